@@ -1,7 +1,10 @@
 #include "accountant/did_you_mean.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
+#include <string_view>
+#include <utility>
 
 namespace ghostshard::accountant {
 namespace {
@@ -19,6 +22,41 @@ size_t distance(const std::string& a, const std::string& b) {
     }
   }
   return d[a.size()][b.size()];
+}
+
+// The words of Opacus, of Transformers and of papers, and what options of ours may be called instead.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 16> kOtherNames = {
+    {{"batch-size", "expected-batch"},
+     {"per-device-train-batch-size", "expected-batch"},
+     {"epsilon", "target-epsilon"},
+     {"gradient-accumulation-steps", "microbatch"},
+     {"gradient-checkpointing", "activation-checkpointing"},
+     {"lr", "learning-rate"},
+     {"max-grad-norm", "clip-norm"},
+     {"max-steps", "steps"},
+     {"n", "steps"},
+     {"num-train-epochs", "epochs"},
+     {"num-epochs", "epochs"},
+     {"output-dir", "output"},
+     {"q", "sampling-rate"},
+     {"s", "noise-multiplier"},
+     {"sigma", "noise-multiplier"},
+     {"sample-rate", "sampling-rate"}}};
+
+std::string other_name(const std::string& word, const std::vector<std::string>& names) {
+  for (const auto& [theirs, ours] : kOtherNames) {
+    if (word == theirs && std::find(names.begin(), names.end(), ours) != names.end()) return std::string(ours);
+  }
+  return "";
+}
+
+// "-a-" is in "-a-b-": whole parts only.
+std::string only_name_with_part(const std::string& word, const std::vector<std::string>& names) {
+  const auto has = [&](const std::string& name) {
+    return ("-" + name + "-").find("-" + word + "-") != std::string::npos;
+  };
+  if (word.empty() || std::count_if(names.begin(), names.end(), has) != 1) return "";
+  return *std::find_if(names.begin(), names.end(), has);
 }
 
 }  // namespace
@@ -39,8 +77,18 @@ std::string flag_suggestion(std::string word, const std::vector<std::string>& na
   word = word.substr(0, word.find('='));
   word.erase(0, std::min(word.find_first_not_of('-'), word.size()));
   std::replace(word.begin(), word.end(), '_', '-');
-  const std::string nearest = nearest_name(word, names);
-  return nearest.empty() ? "" : "; did you mean --" + nearest + "?";
+  std::string meant = other_name(word, names);
+  if (meant.empty()) meant = nearest_name(word, names);
+  if (meant.empty()) meant = only_name_with_part(word, names);
+  return meant.empty() ? "" : "; did you mean --" + meant + "?";
+}
+
+std::string not_expected(const std::vector<std::string>& words, const std::vector<std::string>& names) {
+  std::string sentence =
+      words.size() == 1 ? "The following argument was not expected:" : "The following arguments were not expected:";
+  for (const std::string& word : words) sentence += " " + word;
+  const auto flag = std::find_if(words.begin(), words.end(), [](const auto& word) { return word.starts_with("-"); });
+  return sentence + (flag == words.end() ? "" : flag_suggestion(*flag, names));
 }
 
 std::string command_suggestion(const std::string& word, const std::vector<std::string>& names) {

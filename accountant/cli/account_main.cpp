@@ -56,19 +56,16 @@ void require_command(const CLI::App& program, int argc, const char* const* argv)
                               accountant::command_suggestion(name, names));
 }
 
-// Of the first word that the chosen command does not know.
-std::string suggestion_for(const CLI::App& program) {
+std::string sentence_of(const CLI::ParseError& error, const CLI::App& program) {
   for (const CLI::App* command : program.get_subcommands()) {
     const std::vector<std::string> extras = command->remaining();
-    const auto unknown =
-        std::find_if(extras.begin(), extras.end(), [](const auto& word) { return word.starts_with("-"); });
-    if (unknown == extras.end()) continue;
+    if (extras.empty()) continue;
     std::vector<std::string> names;
     for (const CLI::Option* option : command->get_options())
       for (const std::string& known : option->get_lnames()) names.push_back(known);
-    return accountant::flag_suggestion(*unknown, names);
+    return accountant::not_expected(extras, names);
   }
-  return "";
+  return accountant::plain_sentence(error.what());
 }
 
 // An option that is given must have a value that can be what was meant: an empty --head would check nothing.
@@ -122,7 +119,7 @@ int main(int argc, char** argv) {
   } catch (const CLI::Success& asked) {  // --help, --version
     return program.exit(asked);
   } catch (const CLI::ParseError& error) {
-    return fail(plain_sentence(error.what()) + suggestion_for(program) + " (--help explains)", 2);
+    return fail(sentence_of(error, program) + " (--help explains)", 2);
   } catch (const std::invalid_argument& error) {
     return fail(error.what(), 2);
   } catch (const std::filesystem::filesystem_error& error) {

@@ -25,7 +25,8 @@ constexpr int64_t kMostNodes = 2'000'000;
 constexpr double kLeastCancelling = 5;
 constexpr size_t kCheaplyPrecise = 300'000;
 constexpr double kMostRounding = 3e-8;
-constexpr double kLeastDigits = 12;  // of a line with less than these
+constexpr double kLooselyOfMany = 5;  // times as much, of many phases, where long double takes long
+constexpr double kLeastDigits = 12;   // of a line with less than these
 constexpr double kMostCancellingOfRough = 20;
 constexpr int64_t kPreciseCost = 10;  // of an evaluation in long double, in those in double
 constexpr int64_t kMostPrecise = 16'000'000;
@@ -34,9 +35,8 @@ constexpr size_t kManyPhases = 16;
 constexpr double kLengthening = 1.15;  // from one end of the line that is tried to the next
 constexpr double kEndOfLarge = 16;     // of a line of large losses, about
 
-// |z| <= |re| + |im|, without a root; within its rounding.
 double modulus_at_most(std::complex<long double> z) {
-  return std::abs(static_cast<double>(z.real())) + std::abs(static_cast<double>(z.imag()));
+  return std::abs(static_cast<double>(z.real())) + std::abs(static_cast<double>(z.imag()));  // within its rounding
 }
 
 }  // namespace
@@ -157,14 +157,9 @@ std::optional<ContourLine::Begun> ContourLine::begin(Direction direction, std::s
   const auto log_rest = [&](double t) {
     if (cut != nullptr) return log_rest_of(large, t);
     if (rule != nullptr) return rule->log_rest(moments->each, c, t);
-    double sum = 0;
-    const PhaseMoment* before = nullptr;  // its best shift is near the next one's
-    for (const PhaseMoment& moment : moments->each) {
-      if (before != nullptr) moment.look_near(*before);
-      sum += moment.log_rest(t);
-      before = &moment;
-    }
-    return sum;
+    // From here on rest_beyond asks for no less.
+    const double enough = std::log(wanted / (2.1 * (1 / (step * t) + 1 / (t * t))));
+    return log_rest_of_all(moments->each, t, enough);
   };
   // The rest falls with t: of many phases, asking at the farthest end first saves asking all the way in vain.
   if (phases.size() > kManyPhases && !(rest_beyond(log_rest, std::max(farthest, step), step, wanted) < kInfinity))
@@ -199,7 +194,7 @@ std::optional<ContourLine> ContourLine::make(Direction direction, std::span<cons
     line.take_large(moments.each, large, n);
     return std::move(line);
   }
-  const auto take = [&] {
+  const auto take = [&, &line = line, &moments = moments, &n = n] {  // clang 14 captures no bindings
     if (line.precise_)
       for (size_t i = 0; i < phases.size(); ++i) moments.each[i] = PhaseMoment(direction, phases[i], line.c_, true);
     line.take_integrand(moments.each, n, rule);
@@ -215,7 +210,8 @@ std::optional<ContourLine> ContourLine::make(Direction direction, std::span<cons
       for (size_t k = 0; k < n; ++k)
         of_rule += 2 * modulus_at_most(line.integrand_[k]) *
                    std::expm1(rule->log_error(line.c_, line.step<double>() * static_cast<double>(k)));
-    const double most = kMostRounding * std::clamp(line.c_, 0.1, 10.0) * line.period_ *
+    const double loosely = phases.size() > kManyPhases ? kLooselyOfMany : 1;
+    const double most = kMostRounding * std::clamp(loosely * line.c_, 0.1, 10 * loosely) * line.period_ *
                         std::exp(log_delta + line.c_ * epsilon - static_cast<double>(line.log_scale_));
     line.precise_ = of_integrand - of_rule > most && of_integrand > 2 * of_rule;
     if (line.precise_) take();

@@ -123,6 +123,7 @@ class LineMoment::ExcessSweep {
 
   struct Entry {
     Number l, weight;
+    double size;                         // of the weight
     double modulus, of_weight, of_loss;  // of l; relative roundings
     double log_weight, phase;
     bool heavy;  // the power may be too large for a double, and the weight too small
@@ -146,6 +147,7 @@ class LineMoment::ExcessSweep {
     const bool heavy = sizeof(Real) == sizeof(double) && static_cast<double>(pr_) * l_re > kHeavy;
     entries_.push_back({{lr, li},
                         {wr, wi},
+                        static_cast<double>(std::abs(Number(wr, wi))),
                         std::hypot(l_re, l_im) * (1 + 1e-15),
                         moment_.of_weight_[j],
                         moment_.of_loss_[j],
@@ -179,8 +181,7 @@ class LineMoment::ExcessSweep {
       const Entry& entry = *each_entry;
       linear_.one += LongComplex(entry.weight);
       linear_.l += LongComplex(entry.weight) * LongComplex(entry.l);
-      const double each =
-          static_cast<double>(std::abs(entry.weight)) * (entry.of_weight + entry.of_loss + 6 * kUnit<Real>);
+      const double each = entry.size * (entry.of_weight + entry.of_loss + 6 * kUnit<Real>);
       linear_.error_one += each;
       linear_.error_l += each * entry.modulus;
     }
@@ -202,8 +203,8 @@ class LineMoment::ExcessSweep {
       small_.coefficients[2 * m + 1] += im;
     }
     // |e2(y)| <= 0.83·|y|², |e2'(y)| <= 1.65·|y|; the rest is for y^k/k! and for adding up the polynomial.
-    small_.error_per_p2 += static_cast<double>(std::abs(entry.weight)) * entry.modulus * entry.modulus *
-                           (entry.of_weight + 2 * entry.of_loss + 32 * kUnit<Real>);
+    small_.error_per_p2 +=
+        entry.size * entry.modulus * entry.modulus * (entry.of_weight + 2 * entry.of_loss + 32 * kUnit<Real>);
   }
 
   // The exponentials at t of all entries that turn. Those damped below any use are left out from here on.

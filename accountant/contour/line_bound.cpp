@@ -114,7 +114,7 @@ double epsilon_of_one(std::span<const ComposedRelease> phases, double log_delta)
 }  // namespace
 
 double line_digits(double c, double epsilon, size_t phases) {
-  const double narrow = (phases > kFewPhases ? kNarrowOfMany : kNarrow) * std::clamp(10 * epsilon, 1e-2, 1.0);
+  const double narrow = (phases > kFewPhases ? kNarrowOfMany : kNarrow) * std::clamp(10 * epsilon, 1e-1, 1.0);
   return std::clamp(-std::log(narrow * c), 12.0, 26.0);
 }
 
@@ -144,12 +144,12 @@ std::optional<DirectionBound> line_epsilon(const LineProblem& problem, Delta del
     const bool is_short = !large_alone || (line && line->nodes() < kShortRough);
     line.reset();
     const auto line_of = [&](double digits, int64_t most) {
-      if (large_alone) {
-        cut = cut_losses(phases, epsilon, log_delta, digits + kBesideDigits);
+      if (problem.large_alone) {  // clang 14 captures no bindings
+        cut = cut_losses(problem.phases, epsilon, log_delta, digits + kBesideDigits);
         if (!cut) return;
       }
-      line = ContourLine::make(direction, phases, c, epsilon, log_delta, 0, std::min(budget, most), digits, rule,
-                               cut ? &*cut : nullptr, below_zero);
+      line = ContourLine::make(problem.direction, problem.phases, c, epsilon, log_delta, 0, std::min(budget, most),
+                               digits, problem.rule, cut ? &*cut : nullptr, below_zero);
     };
     if (!few_digits && is_short && phases.size() <= kFewPhases) line_of(kAllDigits, located ? kCheap : kCheapLook);
     const bool rough = !line && !located;

@@ -10,6 +10,7 @@ namespace {
 using LongComplex = std::complex<long double>;
 constexpr auto kLongRounding = static_cast<double>(std::numeric_limits<long double>::epsilon());
 constexpr double kRounding = std::numeric_limits<double>::epsilon();
+constexpr size_t kFewNodes = 2000;
 
 // e^w - 1, to some roundings of its two terms.
 LongComplex exp_less_one(LongComplex w) {
@@ -113,12 +114,33 @@ void PhaseMoment::look_near(const PhaseMoment& other) const {
   if (!mixture_ && !other.mixture_) parts_.front().look_near(other.parts_.front());
 }
 
+// M(c), by which values are divided but for its error.
+double PhaseMoment::log_most() const { return 1.01 * count_ * (mixture_ ? most_ : parts_.front().log_m_error()); }
+
 double PhaseMoment::log_rest(double t) const {
   if (!mixture_) return parts_.front().log_rest(t);
   double less_one = 0;
   for (size_t j = 0; j < parts_.size(); ++j)
     less_one += static_cast<double>(shares_[j]) * std::expm1(parts_[j].log_rest(t));
   return count_ * std::min(1.01 * most_, std::log1p(std::max(less_one, -1.0) + 32 * kRounding + of_shares_));
+}
+
+double log_rest_of_all(std::span<const PhaseMoment> moments, double t, double enough) {
+  double sum = 0;
+  for (const bool costly : {false, true}) {
+    const PhaseMoment* before = nullptr;  // its best shift is near the next one's
+    for (const PhaseMoment& moment : moments) {
+      if ((moment.nodes() > kFewNodes) != costly) continue;
+      if (costly && sum <= enough) {
+        sum += moment.log_most();
+        continue;
+      }
+      if (before != nullptr) moment.look_near(*before);
+      sum += moment.log_rest(t);
+      before = &moment;
+    }
+  }
+  return sum;
 }
 
 }  // namespace ghostshard::accountant

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "accountant/contour/contour_moments.h"
@@ -22,6 +23,7 @@ class PhaseMoment {
   template <class Real>
   void sweep(Real step, size_t n, const LineMoment::Visitor& visit) const;
   double log_rest(double t) const;
+  double log_most() const;  // the same for all t, without a look at them: |M| <= M(c)
   // Where log_rest looks first: near the best shift of another phase. It bounds less from there alone if that is bad.
   void look_near(const PhaseMoment& other) const;
   LineMoment::ShiftedRest log_rest_at_one_shift(double t) const;  // of one pair, not of a mixture
@@ -41,5 +43,9 @@ class PhaseMoment {
   double of_shares_ = 0;  // rounding of the shares and of log_scale_, of one execution
   double most_ = 0;       // by how much M(c), divided as values are, may exceed 1
 };
+
+// An upper bound on log |M(c+it')/M(c)| of all of them together, for all t' >= t. If those with few nodes bring it to
+// `enough`, the others are not looked at.
+double log_rest_of_all(std::span<const PhaseMoment> moments, double t, double enough);
 
 }  // namespace ghostshard::accountant

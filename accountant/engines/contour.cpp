@@ -17,6 +17,7 @@
 #include "accountant/gaussian/event_table.h"
 #include "accountant/gaussian/few_losses.h"
 #include "accountant/gaussian/releases.h"
+#include "accountant/gaussian/separated_outcomes.h"
 #include "accountant/gaussian/single_release.h"
 #include "accountant/grid/grid.h"
 #include "accountant/losses/event_pair.h"
@@ -35,8 +36,11 @@ constexpr double kWideGrid = 2e-5;                // or this share of epsilon
 constexpr double kGridWork = 3e6;
 // A line's bracket wider than this is cut by the grid's.
 constexpr double kTightWidth = 1e-6;
-// Or wider than this share of epsilon: a grid's mesh alone adds as much (kAddedByMesh), and beyond 1000 rounding does.
+// Or wider than this share of epsilon: a grid's mesh alone adds as much (kAddedByMesh), and of a large epsilon its
+// rounding adds more.
 constexpr double kTightShare = 2e-8;
+constexpr double kTightShareOfLarge = 5e-8;
+constexpr double kLargeEpsilon = 100;
 constexpr double kTightDeltaWidth = 1e-5;  // relative
 constexpr double kQuickWidth = 2e-3;       // relative
 constexpr double kAddedByMesh = 1e-6;
@@ -59,7 +63,8 @@ bool is_narrow(const Bound& bound) {
 }
 
 bool is_tight(const Result& bound) {
-  return bound.upper - bound.lower <= std::max(kTightWidth, kTightShare * bound.lower);
+  const double share = bound.lower > kLargeEpsilon ? kTightShareOfLarge : kTightShare;
+  return bound.upper - bound.lower <= std::max(kTightWidth, share * bound.lower);
 }
 
 bool has_closed_form(const Phases& phases) { return phases.size() == 1 && phases.front().count == 1; }
@@ -109,12 +114,6 @@ Result beside_largest_losses(Direction direction, const Phases& phases, Delta de
   found->upper = std::min(found->upper, largest);
   found->estimate = std::min(found->estimate, found->upper);
   return *found;
-}
-
-std::optional<Result> closed_form_epsilon(Direction direction, const Phases& phases, Delta delta) {
-  const Bracket found = single_phase_epsilon(direction, phases.front(), delta);
-  if (!(found.upper < kInfinity)) return std::nullopt;
-  return Result{found.lower, found.lower + (found.upper - found.lower) / 2, found.upper, "closed form of one release"};
 }
 
 }  // namespace
@@ -238,7 +237,8 @@ std::optional<EpsilonBound> ContourAccountant::epsilon_of(const Phases& phases, 
   const bool tight = thorough && !grouped;
   const bool upper_only = effort == Effort::kUpper;
   const auto solve = [&](Direction direction) -> std::optional<Result> {
-    if (has_closed_form(phases)) return closed_form_epsilon(direction, phases, delta);
+    auto closed = closed_form_epsilon(direction, phases, delta);
+    if (has_closed_form(phases) || (closed && is_tight(*closed))) return closed;
     LineProblem problem{.direction = direction, .phases = phases};
     if (direction == Direction::kRemove) problem.saddle = like;
     const int64_t budget = !thorough ? kQuickBudget : for_line_alone(phases) ? kScheduleBudget : kTightBudget;

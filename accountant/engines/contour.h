@@ -8,7 +8,8 @@
 //   kTight repeats the integral on a second line with another mesh, and refuses both if their brackets do not meet.
 //   Where few large losses decide and lines are long, one is that of large losses alone (large_losses.h), or has a
 //   short period, whose alias is known (contour_line.h).
-//   One release, and unsampled Gaussians alone, have closed forms (single_release.h).
+//   One release, and unsampled Gaussians alone, have closed forms (single_release.h), and so have releases of so little
+//   noise that their outcomes tell whether the unit was drawn (separated_outcomes.h).
 //   If the line would need too many nodes (few steps, tiny rates) or its bracket is wide, the grid is asked (grid.h;
 //   with kQuick a small one), and both brackets hold. If neither answers, the Rényi bound does.
 // Schedules have a sigma, or a rate too, of their own in every step: a few releases stand for all (sigma_rule.h). Where

@@ -212,8 +212,10 @@ bool adding_is_no_worse(const std::vector<ComposedRelease>& phases, double epsil
   if (has_table(phases)) return false;
   if (epsilon >= largest_loss_of_adding(phases)) return true;
   // Any c gives a bound; the best one lies within a ratio of 1.5, or so far out that it would cost more than it saves.
+  // A moment of a loss is at least 1, so that no c does whose bound without one is larger than delta.
   double last = 0;
   for (double c = 0.25; c < 1e8; c *= c < 3000 ? 1.5 : 2.5) {
+    if (log_chernoff(c, 0, epsilon) > log_delta) continue;
     const double bound = chernoff_log_delta(Direction::kAdd, phases, c, epsilon);
     if (bound <= log_delta) return true;
     if (bound > last) return false;

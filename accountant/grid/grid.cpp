@@ -21,8 +21,9 @@ constexpr size_t kSmallPoints = size_t{1} << 15;
 constexpr size_t kMostPoints = size_t{1} << 21;
 // What the mesh may add to epsilon: no more than this share of it.
 constexpr double kRelativeTolerance = 1e-3;
-constexpr double kNoticed = 1e-3;  // on a small grid an epsilon below this is as good as this
-constexpr double kWide = 5e-5;     // a bracket that other means are tried for
+constexpr double kNoticed = 1e-3;        // on a small grid an epsilon below this is as good as this
+constexpr double kNoticedInTime = 2e-4;  // and if work is limited: a bracket is then at most 1e-6 wide
+constexpr double kWide = 5e-5;           // a bracket that other means are tried for
 constexpr size_t kFewestRounded = size_t{1} << 18;
 constexpr double kMostCells = 4e6;  // half a second of each
 constexpr double kFirstTolerance = 1e-5;
@@ -124,7 +125,10 @@ class EpsilonSearch {
     return sides * (cells * static_cast<double>(phases_.size()) + points);
   }
 
-  double least_noticed() const { return request_.size == GridSize::kSmall ? kNoticed : 0; }
+  double least_noticed() const {
+    if (request_.size == GridSize::kSmall) return kNoticed;
+    return request_.most_work < kInfinity ? kNoticedInTime : 0;
+  }
   // What the mesh may add to epsilon.
   double wanted() const {
     const double of_epsilon = kRelativeTolerance * std::max(guess_.epsilon, least_noticed());

@@ -168,8 +168,10 @@ json assumptions(const LedgerContents& ledger, const Spent& spent) {
   list.push_back(unchecked("Nothing but the releases and what was computed from them left the trusted machines."));
   const json facts = ledger.header.value("facts", json());
   const json sampler = facts.is_object() ? facts.value("sampler", json()) : json();
-  if (sampler.is_object() && sampler.value("of_the_program", json()).is_string())
-    list.push_back(unchecked(sampler.at("of_the_program").get<std::string>()));
+  for (const char* statement : {"of_the_program", "of_the_seed"}) {
+    if (sampler.is_object() && sampler.value(statement, json()).is_string())
+      list.push_back(unchecked(sampler.at(statement).get<std::string>()));
+  }
   return list;
 }
 

@@ -309,8 +309,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
     throw std::invalid_argument(mistake_in_file(app.get_config_ptr()->as<std::string>(), error, groups) +
                                 " (see --help)");
   } catch (const CLI::ParseError& error) {
-    throw std::invalid_argument(accountant::plain_sentence(error.what()) + suggestion_for(error, groups) +
-                                " (see --help)");
+    throw std::invalid_argument(mistake_in_words(error, app, groups) + " (see --help)");
   }
   if (!mesh.empty()) o.mesh = mesh_of(mesh);
   o.device = device_of(device);

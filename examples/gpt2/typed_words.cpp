@@ -46,12 +46,10 @@ std::map<std::string, std::string> values_of(const std::vector<CLI::Option_group
   return values;
 }
 
-std::string suggestion_for(const CLI::ParseError& error, const std::vector<CLI::Option_group*>& groups) {
-  if (dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr) return "";
-  const std::string sentence = error.what();  // the word is the last in it
-  const size_t flag = sentence.find("--");
-  const std::string word = sentence.substr(flag != std::string::npos ? flag : sentence.rfind(' ') + 1);
-  return accountant::flag_suggestion(word.substr(0, word.find(' ')), names_of(groups));
+std::string mistake_in_words(const CLI::ParseError& error, const CLI::App& app,
+                             const std::vector<CLI::Option_group*>& groups) {
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr) return accountant::plain_sentence(error.what());
+  return accountant::not_expected(app.remaining(/*recurse=*/true), names_of(groups));
 }
 
 std::string mistake_in_file(const std::string& file, const CLI::ConfigError& error,
@@ -71,8 +69,8 @@ void refuse_empty_words(const CLI::App& app, const std::vector<CLI::Option_group
     const CLI::Option* option = before.starts_with("-") ? app.get_option_no_throw(before) : nullptr;
     if (option != nullptr && option->get_items_expected_max() > 0) continue;
     const bool unknown = before.starts_with("-") && option == nullptr;
-    const CLI::ExtrasError error({unknown ? before : "an empty word"});
-    throw std::invalid_argument(error.what() + (unknown ? suggestion_for(error, groups) : "") + " (see --help)");
+    throw std::invalid_argument(accountant::not_expected({unknown ? before : "an empty word"}, names_of(groups)) +
+                                " (see --help)");
   }
 }
 

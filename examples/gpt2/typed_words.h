@@ -15,9 +15,9 @@ void check_values(CLI::App& app, const std::vector<CLI::Option_group*>& groups);
 // Every option's value as text, defaults too.
 std::map<std::string, std::string> values_of(const std::vector<CLI::Option_group*>& groups);
 
-// "; did you mean --steps?" if the error is about an unknown word of the command line that is nearly the name of an
-// option of these groups; else nothing.
-std::string suggestion_for(const CLI::ParseError& error, const std::vector<CLI::Option_group*>& groups);
+// What is wrong with the command line, with the option of these groups that an unknown word was probably meant to be.
+std::string mistake_in_words(const CLI::ParseError& error, const CLI::App& app,
+                             const std::vector<CLI::Option_group*>& groups);
 
 // What is wrong with the file of flags. An entry is quoted only if it is nearly the name of an option: the file may be
 // one of private texts, given by mistake.

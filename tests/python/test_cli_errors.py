@@ -216,7 +216,11 @@ BUDGET = {
 
 FLAGS = {
     "unknown": (nothing, {"fast": ""}, "not expected: --fast (see --help)"),
-    "misspelt": (nothing, {"targt_epsilon": "8"}, "--targt-epsilon; did you mean --target-epsilon? (see"),
+    "misspelt": (nothing, {"targt_epsilon": "8"}, "--targt-epsilon 8; did you mean --target-epsilon? (see"),
+    "part_of_a_name": (nothing, {"warmup": "8"}, "not expected: --warmup 8; did you mean --warmup-steps? (see"),
+    "part_of_several_names": (nothing, {"noise": "8"}, "not expected: --noise 8 (see"),
+    "epsilon_alone": (nothing, {"epsilon": "8"}, "not expected: --epsilon 8; did you mean --target-epsilon? (see"),
+    "of_other_programs": (nothing, {"max_grad_norm": "1"}, "did you mean --clip-norm? (see"),
     "letters_swapped": (nothing, {"clip_nrom=1": ""}, "did you mean --clip-norm?"),
     "stray_word": (nothing, {"allow_nonprivate_metrics": "stray"}, "not expected: stray"),
     "no_value": (nothing, {"seed": ""}, "--seed"),

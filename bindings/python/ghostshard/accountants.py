@@ -300,7 +300,7 @@ def epsilon_of_events(
     """
     _known(accountant)
     if isinstance(events, list | tuple) and not hasattr(events, "_fields"):
-        text = json.dumps([[dict(event), int(count)] for event, count in events], allow_nan=False)
+        text = json.dumps([[dict(event), _steps(count)] for event, count in events], allow_nan=False)
     else:
         text = json.dumps(as_plain(events), allow_nan=False)
     bound = _native.epsilons_of_events(text, [float(delta)], accountant=accountant, adjacency=adjacency)[0]

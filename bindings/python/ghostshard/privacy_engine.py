@@ -16,7 +16,7 @@ import torch
 from torch import nn, optim
 from torch.utils.data import DataLoader
 
-from . import accountants, checkpoint, kind_of_steps
+from . import accountants, checkpoint, kind_of_steps, seeds
 from ._native import load
 from .asked import MODES, Asked, asked_for, refuse_ours
 from .ghost.checks.alike import parts_of, together
@@ -47,8 +47,8 @@ class PrivacyEngine(ResumableEngine):
 
     Args:
         accountant: "prv", "rdp" or "contour" (all certified upper bounds, computed here), or Opacus' "gdp".
-        secure_mode: coins and noise come from the operating system's generator alone. In our modes they do so by default,
-            unless `noise_generator` is given; torchcsprng is not needed.
+        secure_mode: coins and noise come from the operating system's generator alone. In our modes they do so by default, unless
+            the data loader has a generator or `noise_generator` is given; torchcsprng is not needed.
     """
 
     def __init__(self, *, accountant: str = "prv", secure_mode: bool = False):
@@ -262,11 +262,11 @@ class PrivacyEngine(ResumableEngine):
     def _join(
         self, asked: Asked, engine: GhostEngine, module: nn.Module, optimizer: Any, criterion: Any, data_loader: DataLoader
     ) -> tuple[tuple, Callable[[], dict[str, str]]]:
-        """Loader, optimizer and criterion of the run, with its clip quantile and its noise; and what all ranks must have alike. What is
-        refused here is refused on all ranks."""
+        """The parts of the run, and what all ranks must have alike. What is refused here is refused on all ranks."""
         if self._register_terms is not None and self._ledger is None:
             raise ValueError("a budget register knows a run by its ledger: call attach_ledger(path) before make_private()")
         plan, plain = asked.plan, plain_optimizer(optimizer)
+        seeds.refuse_or_warn(data_loader, asked.generator, poisson=plan.poisson, registered=self._register_terms is not None)
         quantile, noise = asked.quantile(), asked.noise(plain)
         loader = kind_of_steps.private_loader(data_loader, plan, engine.ranks, asked.accumulation_steps, secure_mode=self.secure_mode)
         ghost = GhostOptimizer(
@@ -290,8 +290,7 @@ class PrivacyEngine(ResumableEngine):
         self, asked: Asked, engine: GhostEngine, ghost: GhostOptimizer, quantile: clip_quantile.ClipQuantile | None,
         noise: correlation.Correlation, data_loader: DataLoader,
     ) -> None:
-        """Loader, engine, optimizer and accountant become one run: what the loader hands out is what the engine may train on, and
-        each logical batch is charged when it begins."""
+        """Loader, engine, optimizer and accountant become one run: the engine trains on what the loader hands out, each batch charged."""
         plan = asked.plan
 
         def charge(noise_multiplier: float) -> None:
@@ -309,7 +308,8 @@ class PrivacyEngine(ResumableEngine):
                 charge_draw, sampler=sampler, allow_vouched=asked.allow_vouched, batch_first=engine.batch_first,
                 charges=kind_of_steps.charges(plan),
             )  # fmt: skip
-            sampler.stamps.receiver = batches
+            sampler.stamps.receiver, sampler.given = batches, self._given
+        engine.run.given = self._given
         ghost.released.any_change = engine.weights.vouched = asked.allow_vouched
         engine.set_constants(
             sampling_rate=plan.charged_rate,
@@ -324,7 +324,7 @@ class PrivacyEngine(ResumableEngine):
             bins=plan.bins,
             correlation=noise,
         )
-        header = ledger_header(plan, ghost, engine, asked.allow_vouched)
+        header = ledger_header(plan, ghost, engine, allow_vouched=asked.allow_vouched, seeded=seeds.sentence(data_loader, ghost.generator))
         if self._ledger is not None:
             engine.attach_ledger(self._ledger, header)
         own = checkpoint.on_rank_0(engine.ranks, lambda: self._spending.own)  # all ranks are one process here

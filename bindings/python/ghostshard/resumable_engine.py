@@ -17,6 +17,7 @@ from .checkpoint_terms import refuse_unlike
 from .files import require_regular_file
 from .ghost.checks.alike import together
 from .loaders import CyclicBatchSampler, PoissonBatchSampler
+from .loaders.given_keys import GivenKeys
 
 __all__ = ["ResumableEngine", "plain_optimizer"]
 
@@ -40,6 +41,7 @@ class ResumableEngine(opacus.PrivacyEngine):
         super().__init__(accountant=accountant)
         self._ghost: Any = None  # the GhostEngine, from make_private() on
         self._loader: Any = None
+        self._given = GivenKeys()
         self._ledger: str | None = None
         self._header: dict = {}  # of the ledger
         self._spending = checkpoint.Spending()

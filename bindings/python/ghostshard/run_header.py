@@ -35,12 +35,13 @@ _CLIPPINGS = {
 OF_THE_PROGRAM = (
     "What the training program computed from private data where the engine does not follow it (numbers by float() or NumPy, such as losses that were read and means that inputs are "
     "scaled by; attributes of objects; another model that was trained on the data) entered no loss, no other example's input, no weights and no setting of the model, the optimizer "
-    "or the loader, and decided neither which batches were passed over nor when the training ended. Each item of the data set was made of one example alone."
+    "or the loader, and decided neither which batches were passed over, nor how losses were formed and settings changed, nor when the training ended. Each item of the data set "
+    "was made of one example alone."
 )
 
 
-def ledger_header(plan: SamplingPlan, optimizer: GhostOptimizer, engine: GhostEngine, allow_vouched: bool) -> dict:
-    """The engine refuses every batch that contradicts what stands here of the sampler, so the report may repeat it."""
+def ledger_header(plan: SamplingPlan, optimizer: GhostOptimizer, engine: GhostEngine, *, allow_vouched: bool, seeded: str | None) -> dict:
+    """seeded: what is assumed of a seed (seeds.py). The engine refuses every batch that contradicts what stands here of the sampler, so the report may repeat it."""
     sampler = {
         "executed": "poisson",
         "seen": "by the engine: each step was made of one whole draw of the private loader, and each draw was charged",
@@ -68,6 +69,8 @@ def ledger_header(plan: SamplingPlan, optimizer: GhostOptimizer, engine: GhostEn
             "seen": "by nobody: that no step held an example twice, nor as several units, is the caller's word",
         }
     sampler["of_the_program"] = OF_THE_PROGRAM
+    if seeded:
+        sampler["of_the_seed"] = seeded
     header: dict[str, Any] = {
         "adjacency": "zero-out",
         "unit_of_privacy": "example",

@@ -96,9 +96,10 @@ def test_memory_of_a_step_goes_back(results):
 @only_emulated
 def test_the_host_waits_for_targets_alone(results):
     """docs/cuda.md: twice for the criterion, whether targets are in range and whether a probability is too small for its
-    logarithm; and once before a step's first backward and once at its end for a sample of the weights. The first microbatch also checks whether examples meet. The model's own forward waits too."""
+    logarithm; once before a step's first backward and once at its end for a sample of the weights, and once for what
+    forwards wrote to them. The first microbatch also checks whether examples meet. The model's own forward waits too."""
     first, *later = results["waits"]["steps"]
-    assert later == [results["waits"]["own"] + 2 + 2] * len(later)
+    assert later == [results["waits"]["own"] + 2 + 3] * len(later)
     assert first > later[0]
 
 

@@ -210,3 +210,62 @@ def test_a_parameter_without_elements_has_nothing_to_train():
         found = {name: p.grad * BATCH for name, p in model.inner.named_parameters(prefix="inner")}
         expected.pop("places")
         assert oracle.worst_difference(found, expected) < SUM_TOLERANCE
+
+
+def each_alone(module, criterion, batch, join):
+    return criterion(join([(output - boxes[0]).square().mean() for output, boxes in zip(module(batch[0]), batch[1])]))
+
+
+def of_two_forwards(module, criterion, batch, join):
+    outputs = zip(module(batch[0]), module(2 * batch[0]), batch[1])
+    return criterion(join([(one - boxes[0]).square().mean() + (two - boxes[0]).square().mean() for one, two, boxes in outputs]))
+
+
+def or_none(losses):
+    return torch.stack(losses) if losses else torch.zeros(0)
+
+
+def alone_of(form):
+    of_one = lambda m, each: (m(wide(each[0])[None])[0] - wide(each[1])[0]).square().mean()
+    return of_one if form is each_alone else lambda m, each: of_one(m, each) + of_one(m, (2 * each[0], each[1]))
+
+
+@pytest.mark.filterwarnings("error:this draw has no example")
+@pytest.mark.parametrize("draws", DRAWS)
+@pytest.mark.parametrize("form", [each_alone, of_two_forwards])
+def test_losses_that_a_loop_stacks(form, draws):
+    """Of no example it has none, whatever the forwards were."""
+    torch.manual_seed(3)
+    model, data = nn.Linear(6, 4), Boxes(6)
+    run = private(model, data, bare, draws, lambda losses: losses)
+    loss = lambda module, criterion, batch: form(module, criterion, batch, or_none)
+    assert_steps_are_right(model, run, loss, data, alone_of(form), draws)
+
+
+def test_a_sum_of_none_is_a_number():
+    model, data = nn.Linear(6, 4), Boxes(6)
+    module, optimizer, criterion, loader = private(model, data, bare, (0, 2), lambda losses: losses)
+    for x, targets in loader:
+        optimizer.zero_grad()
+        losses = [(output - boxes[0]).square().mean() for output, boxes in zip(module(x), targets)]
+        criterion(torch.stack(losses) if losses else sum(losses)).backward()
+        optimizer.step()
+
+
+def test_a_stack_of_an_empty_list_is_named_before_torch_ends_it():
+    torch.manual_seed(3)
+    module, optimizer, criterion, loader = private(nn.Linear(6, 4), Boxes(6), bare, (3, 0), lambda losses: losses)
+    with pytest.warns(UserWarning, match=r"torch.stack \(test_empty_draws.py:\d+\) takes none. Write `torch.stack\(losses\) if losses else torch.zeros\(0\)`"):
+        with pytest.raises(RuntimeError, match="non-empty TensorList"):
+            for batch in loader:
+                optimizer.zero_grad()
+                each_alone(module, criterion, batch, lambda losses: torch.stack(losses)).backward()
+                optimizer.step()
+
+
+def test_a_draw_with_examples_has_no_losses_of_nobody():
+    module, _, criterion, loader = private(nn.Linear(6, 4), Boxes(6), bare, (3,), lambda losses: losses)
+    x, _ = next(iter(loader))
+    module(x)
+    with pytest.raises(ValueError, match="one loss for each of the 3 units"):
+        criterion(torch.zeros(0)).backward()

@@ -69,7 +69,7 @@ def loads(model, x, step):
 @pytest.mark.parametrize("deed", [copies, assigns, by_numpy, orders_columns, takes_columns, swaps_data, one_number, loads], ids=lambda deed: deed.__name__)
 def test_values_of_a_batch_are_no_buffers(deed):
     run = Run(model=Centred())
-    with pytest.raises(RuntimeError, match=REFUSED):
+    with pytest.raises((RuntimeError, ValueError), match=f"{REFUSED}|by another way than its arguments"):  # what is followed is met in the forward before
         trained(run, deed)
     assert run.charged <= 1
 

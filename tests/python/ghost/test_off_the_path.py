@@ -210,7 +210,7 @@ def test_a_penalty_on_gradients_is_refused():
     x, y = next(iter(run.loader))
     x.requires_grad_(True)
     out = run.module(x)
-    with pytest.raises((RuntimeError, ValueError), match="layers ran a backward of their own|sum joined its examples"):
+    with pytest.raises((RuntimeError, ValueError), match="layers a second time"):
         (slope,) = torch.autograd.grad(out.sum(), x, create_graph=True)
         (run.criterion(out, y) + slope.pow(2).sum(1)).backward()
     assert run.charged == 0

@@ -42,28 +42,56 @@ def bert(attention):
     return transformers.BertForSequenceClassification(config)
 
 
+def roberta(attention):
+    """Its ids of types are looked up in a buffer, and its places counted from the mask."""
+    config = transformers.RobertaConfig(
+        vocab_size=29, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, max_position_embeddings=18, num_labels=3, pad_token_id=0,
+        bos_token_id=1, eos_token_id=2, attn_implementation=attention,
+    )  # fmt: skip
+    return transformers.RobertaForSequenceClassification(config)
+
+
+def gpt2(attention):
+    config = transformers.GPT2Config(
+        vocab_size=29, n_embd=16, n_layer=1, n_head=2, n_positions=16, num_labels=3, pad_token_id=0, bos_token_id=1, eos_token_id=2, attn_implementation=attention
+    )
+    return transformers.GPT2ForSequenceClassification(config)
+
+
+def llama(attention):
+    config = transformers.LlamaConfig(
+        vocab_size=29, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, num_labels=3, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        attn_implementation=attention,
+    )  # fmt: skip
+    return transformers.LlamaForSequenceClassification(config)
+
+
 def distilled(logits, teachers):
     return functional.kl_div(logits.log_softmax(-1), teachers.softmax(-1), reduction="none").sum(-1)
 
 
-def run_of(model, loss, draws):
+def run_of(model, loss, draws, **options):
     module, optimizer, criterion, loader = PrivacyEngine(accountant="rdp").make_private(
         module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), data_loader=DataLoader(Texts(), batch_size=BATCH, collate_fn=padded),
-        noise_multiplier=0.0, max_grad_norm=CLIP, grad_sample_mode="ghost", criterion=distilled,
+        noise_multiplier=0.0, max_grad_norm=CLIP, grad_sample_mode="ghost", criterion=distilled, **options,
     )  # fmt: skip
     prescribe(loader, draws)
-    for batch in loader:
-        optimizer.zero_grad()
+    for i, batch in enumerate(loader, 1):
         loss(module, criterion, batch).backward()
-        optimizer.step()
-        yield
+        if i % options.get("accumulation_steps", 1) == 0:
+            optimizer.step()
+            yield
+            optimizer.zero_grad()
 
 
+@pytest.mark.parametrize("draws", [(9, 3, 4, 12), (9, 1, 5, 1, 3), (1, 4, 1)], ids=str)
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_a_teacher_with_a_mask_is_followed(attention):
+@pytest.mark.parametrize("build", [bert, roberta, gpt2, llama])
+def test_a_teacher_with_a_mask_is_followed(build, attention, draws):
+    """In draws of one example, too: a table of places is cut to that one's length."""
     torch.manual_seed(1)
-    model, teacher = bert(attention), bert(attention).eval().requires_grad_(False)
-    before, wide, draws = copy.deepcopy(model), copy.deepcopy(teacher).double(), (9, 3, 4, 12)
+    model, teacher = bert(attention), build(attention).eval().requires_grad_(False)
+    before, wide = copy.deepcopy(model), copy.deepcopy(teacher).double()
 
     def loss(module, criterion, batch):
         with torch.no_grad():
@@ -80,6 +108,48 @@ def test_a_teacher_with_a_mask_is_followed(attention):
         ids = padded([Texts()[i] for i in range(count)])["input_ids"]
         assert oracle.worst_difference(found, oracle.clipped_sum(before, alone, [(ids,)], CLIP)) < 2 * SUM_TOLERANCE
         before = copy.deepcopy(model)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("build", [bert, gpt2, llama])
+def test_a_teacher_is_followed_in_batches_of_one(build, attention):
+    """Each draw comes in batches of one example, of which none is of several: tables and masks of places go on where those of shorter texts ended."""
+    torch.manual_seed(1)
+    teacher = build(attention).eval().requires_grad_(False)
+
+    def loss(module, criterion, batch):
+        with torch.no_grad():
+            of_teacher = teacher(**batch).logits
+        return criterion(module(**batch).logits, of_teacher)
+
+    assert len(list(run_of(bert(attention), loss, (6, 6), accumulation_steps=6))) == 2
+
+
+def of_another(value):
+    """What nobody handed out, of the example after this one, cut and filled to its extents."""
+
+    def loss(module, criterion, batch):
+        ids = batch["input_ids"]
+        other = value(Texts()[5 + loss.turn % 7].float())
+        loss.turn += 1
+        other = functional.pad(other, (0, max(0, ids.shape[1] - len(other))))[: ids.shape[1]][None]
+        targets = module(**batch).logits.detach()
+        return criterion(module(**batch).logits, targets + ((ids * other).sum(1, keepdim=True) if len(ids) == 1 else 0 * ids.sum(1, keepdim=True)))
+
+    loss.turn = 0
+    return loss
+
+
+OTHERS = {"values": lambda x: x, "places": lambda x: torch.arange(len(x)).flip(0) / 10, "a mask": lambda x: (x > 10).long(), "ids": lambda x: x.long()}
+
+
+@pytest.mark.parametrize("value", OTHERS.values(), ids=OTHERS)
+@pytest.mark.parametrize("draws, options", [((9, 1, 5, 1, 3, 1), {}), ((6, 6), {"accumulation_steps": 6})], ids=["draws of one", "batches of one"])
+def test_values_of_others_in_batches_of_one_are_refused(value, draws, options):
+    """Of other lengths than those before, as a table of places is."""
+    torch.manual_seed(1)
+    with pytest.raises(ValueError, match="nothing tells it from a row of another example here"):
+        list(run_of(bert("sdpa"), of_another(value), draws, **options))
 
 
 def rows_chosen_by(index):

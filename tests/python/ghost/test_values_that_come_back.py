@@ -160,6 +160,12 @@ def as_often_as(x, step):
     return x
 
 
+def more_than_once(x, step):
+    for _ in range(2 + int((x.abs() > 1).sum()) % 5):
+        x = torch.tanh(x)
+    return x
+
+
 def turned(x, step):
     return x.flip(1) if x.mean() > 0 else x
 
@@ -180,7 +186,7 @@ def chosen(x, step):
     return torch.cat([x.topk(1 + int(x.sum().abs()) % 5, 1).values, x], 1)[:, -6:]
 
 
-@pytest.mark.parametrize("way", [until_small, as_often_as, turned, not_turned, normalised, shifted, chosen], ids=lambda way: way.__name__)
+@pytest.mark.parametrize("way", [until_small, as_often_as, more_than_once, turned, not_turned, normalised, shifted, chosen], ids=lambda way: way.__name__)
 def test_a_loop_goes_no_way_that_follows_from_the_batch(way):
     """Draws of the same units, whose values the test changes."""
     run = Run(draws=(8,) * 8)

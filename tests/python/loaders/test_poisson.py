@@ -153,4 +153,4 @@ def test_keys_are_kept_where_they_may_repeat_alone(generator, kept):
     """A generator may be seeded again; 32 bytes of the operating system do not come twice, and a run has passes without end."""
     sampler = PoissonBatchSampler(num_samples=10, sample_rate=0.5, generator=generator)
     passes = [list(sampler) for _ in range(4)]
-    assert len(sampler._keys) == kept and len(passes) == 4
+    assert len(sampler.given._times) == kept and len(passes) == 4

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +18,8 @@ from .listed import Path, with_entries
 from .tensor_trees import filled, first_tensor, without_rows
 
 
-_OF_NUMBER_0 = ("type_ids", "position_ids")  # whose tables may have one row
+# Whose tables may have one row. Of texts laid end to end, or nodes, whatever else is no mask counts rows, of which a placeholder has one.
+_OF_NUMBER_0 = ("type_ids", "position_ids", "edge_index")
 
 
 @dataclass
@@ -31,8 +33,12 @@ class Inputs:
     empty_dim: int | None = None  # the dimension that had extent 0; the arguments are placeholders of extent 1
     padding: tuple[Axis, ...] = ()  # of the examples, if the loader told it (checks/padding.py)
     listed: frozenset[Path] = frozenset()  # where lists with an entry for each unit are in (args, kwargs)
+    own: tuple[torch.Tensor, ...] = ()  # arguments that have a row for each of the batch's, as the loader's do: no places, whatever their values are
     outputs: tuple[Any, ...] = ()  # where they are in the autograd graph, if there is padding
     buffers: dict[tuple[int, str], tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)  # the model's before (checks/held_buffers.py)
+    nobodys: torch.Tensor | None = None  # [0] losses of its outputs, if the draw has no example
+    earlier: list[Inputs] = field(default_factory=list)  # of the forwards before it in the same microbatch
+    finding: Any = None  # of provenance, as it is in the graph of the outputs
     token: Callable[[], Any] = lambda: None  # gives something as long as a graph holds an output
     padding_was_compared: set[int] = field(default_factory=set)  # axes by outputs_follow(), which may find no output to compare
     pooled: bool = True  # no output has places of the batch's axes: found by outputs_follow()
@@ -55,15 +61,17 @@ class Inputs:
 
 
 def read(
-    model: nn.Module, transformer: Any, args: tuple, kwargs: dict, *, batch_first: bool, recording: bool, keeps_labels: bool, entries: dict[Path, Any]
-) -> Inputs:
+    model: nn.Module, transformer: Any, args: tuple, kwargs: dict, keywords: packed.Keywords, *, batch_first: bool, recording: bool, keeps_labels: bool,
+    entries: dict[Path, Any],
+) -> Inputs:  # fmt: skip
     """Reads a forward's arguments. transformer: the Hugging Face model in `model`, which would form a loss of labels by itself;
     None: there is none. keeps_labels: it gets them all the same (own_loss.py). entries: of lists that are empty because the draw is (loaders/empty_batch.py).
 
     If nothing records, the model gets its own arguments, except that keywords of packing are taken out, and that labels
     predict within texts alone. ValueError for packing that does not fit the tokens, and for a private step without a tensor.
     """
-    said, kwargs = packed.taken(model, kwargs)
+    said = {name: kwargs[name] for name in keywords.says}
+    kwargs = {name: value for name, value in kwargs.items() if name not in keywords.ends} if keywords.ends else kwargs
     examples = first_tensor(args, kwargs)
     if examples is None and (said or recording):
         raise ValueError("the model's forward needs a tensor that shows how many examples the batch has")
@@ -88,9 +96,16 @@ def read(
         # so that all its gradients are zeros.
         found.empty_dim = found.dim if examples.shape[found.dim] == 0 else 1
         args, kwargs = with_entries((args, kwargs), entries, examples.device)
-        found.args = filled(args)
-        found.kwargs = {name: filled(value, 0 if name.endswith(_OF_NUMBER_0) else 1) for name, value in kwargs.items()}
+        number = lambda name, value: 0 if name.endswith(_OF_NUMBER_0) or (packing is not None and value is not examples and not name.endswith("mask")) else 1
+        found.args = tuple(filled(value, number(name, value)) for name, value in zip(_names_of(model), args))
+        found.kwargs = {name: filled(value, number(name, value)) for name, value in kwargs.items()}
     return found
+
+
+def _names_of(model: nn.Module) -> Iterator[str]:
+    """Of the positional arguments of its forward."""
+    parameters = inspect.signature(packed.unwrapped(model).forward).parameters.values()
+    return itertools.chain((each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD), itertools.repeat(""))
 
 
 def without_divisor(model: nn.Module, kwargs: dict) -> dict:

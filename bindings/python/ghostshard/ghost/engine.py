@@ -70,7 +70,7 @@ class GhostEngine:
         self.run = self.sessions.run  # constants, ledger, next step
         self.in_forward = False
         self.inputs: Inputs | None = None  # of the last forward
-        self._forwards: list[Inputs] = []  # that the microbatch at hand has begun with; none: a layer called on its own
+        self.forwards: list[Inputs] = []  # that the microbatch at hand has begun with; none: a layer called on its own
         self._enabled, self._detached = True, False
         self._communicates = fsdp or self.ranks.model_ranks > 1
         self._gate = Gate(model, self.layout, self.ranks.control, communicates=self._communicates)
@@ -141,10 +141,6 @@ class GhostEngine:
         return None if self.inputs is None else self.inputs.packing
 
     @property
-    def padded(self) -> bool:
-        return self.inputs is not None and bool(self.inputs.padding)
-
-    @property
     def provenance(self) -> Any:
         """Whose rows tensors have (provenance/proof.py)."""
         return self._gate.provenance
@@ -181,14 +177,15 @@ class GhostEngine:
             self.session.begin_microbatch(max(given.units, 1), of_nobody=given.units == 0)
         else:
             self.session.begin_packed(*given.packing.described())
-        self._forwards = [*(each for each in self._forwards[-_MOST_FORWARDS:] if each.token() is not None), given]  # an evaluation's are gone
+        given.earlier = [each for each in self.forwards[-_MOST_FORWARDS:] if each.token() is not None]  # an evaluation's are gone
+        self.forwards = [*given.earlier, given]
 
     def units_of(self, x: torch.Tensor) -> int:
         """How many units the forward at hand is over; the input x counts them if a layer is called on its own."""
-        packed = bool(self._forwards) and self._forwards[-1].packing is not None
+        packed = bool(self.forwards) and self.forwards[-1].packing is not None
         begun = self.session is not None and self.session.units >= 0
         if not begun or not (self.in_forward or packed):
-            self.inputs, self._forwards = None, []
+            self.inputs, self.forwards = None, []
             self._prepare()
             self.session.begin_microbatch(x.shape[0 if self.batch_first or x.dim() < 2 else 1])
         return self.session.units
@@ -207,7 +204,8 @@ class GhostEngine:
         session = self.session
         if session is None or session.units < 0:
             raise RuntimeError(NO_FORWARD)
-        forwards, self._forwards = self._forwards, []
+        forwards, self.forwards = self.forwards, []
+        self.inputs = forwards[-1] if forwards else self.inputs  # not an evaluation's, that came since
         units = forwards[-1].units if forwards else session.units
         try:
             axes = {axis.place for each in forwards for axis in each.padding}
@@ -341,7 +339,7 @@ class GhostEngine:
 def _idle_engine() -> GhostEngine:
     """Of a model that was copied, or saved whole: it is not private, and its engine does nothing."""
     idle = object.__new__(GhostEngine)
-    idle._enabled, idle.inputs, idle.batch_first, idle.ranks = False, None, True, Ranks(torch.device("cpu"))
+    idle._enabled, idle.inputs, idle.forwards, idle.batch_first, idle.ranks = False, None, [], True, Ranks(torch.device("cpu"))
     return idle
 
 

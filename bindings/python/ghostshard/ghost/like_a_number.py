@@ -81,7 +81,7 @@ class ReadsLikeANumber:
         )
 
     def _number(self) -> float:
-        return float(self.item())  # type: ignore[attr-defined]
+        return float(self.detach())  # type: ignore[attr-defined]
 
     __float__ = _number
     float = to
@@ -90,16 +90,16 @@ class ReadsLikeANumber:
         return format(self.item(), spec) if spec else str(self)  # type: ignore[attr-defined]
 
     def __lt__(self, other: Any) -> bool:
-        return self._number() < float(other)
+        return self.item() < float(other)  # type: ignore[attr-defined]
 
     def __le__(self, other: Any) -> bool:
-        return self._number() <= float(other)
+        return self.item() <= float(other)  # type: ignore[attr-defined]
 
     def __gt__(self, other: Any) -> bool:
-        return self._number() > float(other)
+        return self.item() > float(other)  # type: ignore[attr-defined]
 
     def __ge__(self, other: Any) -> bool:
-        return self._number() >= float(other)
+        return self.item() >= float(other)  # type: ignore[attr-defined]
 
 
 __all__ = ["NO_FUNCTION", "ReadsLikeANumber"]

@@ -18,12 +18,13 @@ from torch.distributed.tensor import DTensor
 from .batch import loss_kind
 from .checks.criterions import leave_call_beside
 from .cross_entropy import cross_entropy, is_plain
+from .forwards import forward_of
 from .like_a_number import NO_FUNCTION, ReadsLikeANumber
+from .nobody import losses_of_nobody
 from .packing import Packing, shifted
-from .provenance import Drawn, Finding, bare, plain
+from .provenance import IN_ITS_PLACE, Drawn, Finding, as_units, bare, plain
 from .recording import RecordingEngine
 from .shared import Shared
-from .tensor_trees import tensors_in
 
 _REDUCTIONS = ("mean", "sum")
 
@@ -75,22 +76,31 @@ class PrivateLoss(ReadsLikeANumber, DPTensorFastGradientClipping):
     """Losses [units] with the arithmetic of a scalar; `backward()` clips and reduces (GhostEngine.backward in engine.py)."""
 
     def __init__(self, engine: RecordingEngine, loss_per_sample: torch.Tensor, loss_reduction: str = "mean"):
-        found = None
-        if isinstance(loss_per_sample, Drawn):  # of the caller's own, formed of outputs that are followed
-            (loss_per_sample,), _, found = engine.provenance.targets((loss_per_sample,), {})
-        super().__init__(engine, None, loss_per_sample, loss_reduction)
         self.engine = engine
-        if found is not None:
-            engine.provenance.mark(loss_per_sample, found)
+        super().__init__(engine, None, loss_per_sample, loss_reduction)
 
     @property
     def loss_per_sample(self) -> torch.Tensor:
-        """[units], followed like the model's outputs."""
-        return self.engine.provenance.losses(self._losses)
+        """[units], followed like the model's outputs: writing to it is writing to the losses."""
+        if self._handed_out is None:
+            self._handed_out = self.engine.provenance.losses(self._formed)
+        return self._handed_out
 
     @loss_per_sample.setter
     def loss_per_sample(self, losses: torch.Tensor) -> None:
-        self._losses = losses
+        self._formed, self._handed_out = plain(losses), None
+        self._ask_of(losses)
+
+    @property
+    def _losses(self) -> torch.Tensor:
+        """As they are now, with what was found of writes to those that were handed out."""
+        self._ask_of(self._handed_out)
+        return self._formed
+
+    def _ask_of(self, losses: torch.Tensor | None) -> None:
+        """Whose the rows of the caller's own are, formed of outputs that are followed."""
+        if isinstance(losses, Drawn):
+            self.engine.provenance.mark(self._formed, self.engine.provenance.targets((losses,), {})[2])
 
     def backward(
         self, gradient: Any = None, retain_graph: bool | None = None, create_graph: bool = False, inputs: Any = None
@@ -99,12 +109,12 @@ class PrivateLoss(ReadsLikeANumber, DPTensorFastGradientClipping):
         if gradient is not None or create_graph or inputs is not None:
             raise ValueError(
                 "a private step has one backward, of every example's own loss: gradient=, create_graph= (a penalty on gradients) "
-                "and inputs= would go past the clipping of each example"
+                f"and inputs= would go past the clipping of each example. {IN_ITS_PLACE}"
             )
         self.engine.backward(self._losses)
 
     def _with(self, losses: torch.Tensor, found: Finding | None = None) -> PrivateLoss:
-        if found is not None:
+        if (found := found or self.engine.provenance.met("the loss")) is not None:
             self.engine.provenance.mark(losses, found)
         return PrivateLoss(self.engine, losses, self.loss_reduction)
 
@@ -186,21 +196,24 @@ class PrivateCriterion(DPLossFastGradientClipping):
     def __call__(self, *args: Any, shape: Any = None, **kwargs: Any) -> PrivateLoss:
         given = args, kwargs
         args, kwargs, found = self.engine.provenance.targets(args, kwargs, constants_of(self.criterion))
-        nobodys = of_nobody(args, kwargs) if self.engine.inputs is not None and self.engine.inputs.of_nobody else None
+        inputs = forward_of(self.engine, (args, kwargs))
+        packing = None if inputs is None else inputs.packing
+        nobodys = losses_of_nobody(inputs, (args, kwargs))
         try:
             losses = self._unreduced(*args, **kwargs)
         except Exception:  # many criterions take no batch of no example (torch.stack([]))
             if nobodys is None:
                 raise
             losses = nobodys
-        if nobodys is not None and not (isinstance(losses, torch.Tensor) and losses.shape[:1] == (0,)):
+        if nobodys is not None and not (isinstance(losses, torch.Tensor) and losses.shape[:1] == (0,) and losses.requires_grad):
             losses = nobodys
         if not isinstance(losses, torch.Tensor):
             raise ValueError(f"the criterion must give a tensor, one loss for each example, got {type(losses).__name__}")
+        losses, found = self.engine.provenance.formed(losses, found)
         self.engine.provenance.mark(losses, found)
         leave_call_beside(
-            losses, self.criterion, self._unreduced, *given, packing=self.engine.packing, batch_first=self.engine.batch_first,
-            reduced=self._reduced, padded=self.engine.padded, listed=found.listed,
+            losses, self.criterion, self._unreduced, *given, packing=packing, batch_first=self.engine.batch_first,
+            reduced=self._reduced, padded=inputs is not None and bool(inputs.padding), found=found,
         )  # fmt: skip
         if losses.dim() == 0:
             raise ValueError(
@@ -210,10 +223,11 @@ class PrivateCriterion(DPLossFastGradientClipping):
         if losses is nobodys:
             return PrivateLoss(self.engine, losses, self.loss_reduction)
         valid = self._valid(args, kwargs, losses)
-        if self.engine.packing is not None:
-            packed = self.engine.packing.reduce(losses, valid, self.loss_reduction)
-            return PrivateLoss(self.engine, packed, self.loss_reduction)
-        if shape is not None and losses.shape[0] == shape[0] * shape[1]:
+        if packing is not None:
+            return PrivateLoss(self.engine, packing.reduce(losses, valid, self.loss_reduction), self.loss_reduction)
+        if found.order is not None and len(losses) == len(found.order):
+            losses, valid = as_units(losses, found.order), None if valid is None else as_units(valid, found.order)
+        elif shape is not None and losses.shape[0] == shape[0] * shape[1]:
             losses, valid = _of_rows(losses, valid, shape[0])
         return PrivateLoss(self.engine, reduce_units(losses, valid, self.loss_reduction), self.loss_reduction)
 
@@ -247,15 +261,6 @@ class PrivateCriterion(DPLossFastGradientClipping):
         if ignored is None or not isinstance(target, torch.Tensor) or target.shape != losses.shape:
             return None
         return target != ignored
-
-
-def of_nobody(args: tuple, kwargs: dict) -> torch.Tensor | None:
-    """The losses of a draw without examples, [0]: the outputs in these arguments have no element, so whatever a criterion made of them has no gradient. None: some
-    have, or there are none."""
-    outputs = [each for each in tensors_in((args, kwargs)) if each.requires_grad]
-    if not outputs or any(each.numel() for each in outputs):
-        return None
-    return outputs[0].new_zeros(0) + sum(each.sum() for each in outputs)
 
 
 def _target_lengths(args: tuple, kwargs: dict, losses: torch.Tensor) -> torch.Tensor:

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ..optim.base import RowOptimizer
+from .checks.held_settings import watch_schedulers
 from .checks.released import Released
 from .provenance import READS, Drawn, Read, ReadInt, Summaries
 
@@ -57,13 +58,16 @@ class GhostOptimizer(DPOptimizerFastGradientClipping):
         if kwargs:
             raise TypeError(f"unknown arguments for grad_sample_mode 'ghost' and 'ghost_fsdp': {sorted(kwargs)}")
         _watch_plateaus()
+        watch_schedulers()
         self.engine = engine
+        self.adapted: float | None = None  # the clip norm, as it follows from what was released
         self.charges: Callable[[], int] = lambda: 0  # of the run
         self.owes: Callable[[int], None] = lambda charges: None  # so many, of the run whose state is loaded
         self.released = Released(lambda: self.engine.layout, optimizer, lambda: self.engine is not None and self.engine.watching)
         if engine is not None:
             self.released.weights = engine.weights
             engine.weights.states.follow(optimizer)
+            engine.weights.settings.follow(self)
         if isinstance(optimizer, torch.optim.LBFGS):
             raise ValueError(
                 "LBFGS asks for several gradients of one batch in a step, and a private step releases one: take another optimizer"
@@ -104,7 +108,7 @@ class GhostOptimizer(DPOptimizerFastGradientClipping):
 
     def set_clip_norm(self, clip_norm: float) -> None:
         """Of the next step, from what was released."""
-        self.max_grad_norm = clip_norm
+        self.max_grad_norm = self.adapted = clip_norm
 
     def goes_on(self) -> bool:
         """Whether a BatchMemoryManager has announced that the next step() only ends a part of the logical batch."""

@@ -110,17 +110,29 @@ def _there(described: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     return described.to(values.device, non_blocking=True)
 
 
-def taken(module: nn.Module, kwargs: dict) -> tuple[dict, dict]:
-    """The keywords of packing, and the keywords that go on to the model; one that its own forward names is among both."""
-    if not any(name in kwargs for name in KEYWORDS):
-        return {}, kwargs
-    if isinstance(module, (nn.parallel.DistributedDataParallel, DifferentiallyPrivateDistributedDataParallel)):
-        module = module.module
-    own = inspect.signature(module.forward).parameters
-    said = {name: kwargs[name] for name in KEYWORDS if kwargs.get(name) is not None}
-    if said.keys() in ({"user_ids"}, {"units"}) and said.keys() <= own.keys():
-        said = {}  # the model itself knows about users, and nothing is packed
-    return said, {name: value for name, value in kwargs.items() if name not in KEYWORDS or name in own}
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The model whose forward takes the arguments."""
+    wraps = isinstance(module, (nn.parallel.DistributedDataParallel, DifferentiallyPrivateDistributedDataParallel))
+    return module.module if wraps else module  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class Keywords:
+    """Of packing, in one call of a model."""
+
+    says: frozenset[str] = frozenset()  # whose rows or tokens are
+    ends: frozenset[str] = frozenset()  # are not handed on, as the model's own forward does not name them
+
+
+def keywords_of(module: nn.Module, kwargs: dict) -> Keywords:
+    given = {name for name in KEYWORDS if name in kwargs}
+    if not given:
+        return Keywords()
+    own = inspect.signature(unwrapped(module).forward).parameters.keys()
+    says = {name for name in given if kwargs[name] is not None}
+    if says in ({"user_ids"}, {"units"}) and says <= own:
+        says = set()  # the model itself knows about users, and nothing is packed
+    return Keywords(frozenset(says), frozenset(given - own))
 
 
 def read(said: dict, tokens: torch.Tensor) -> Packing | None:

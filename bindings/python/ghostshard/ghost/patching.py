@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -18,13 +18,13 @@ from .checks.padded_gradients import nodes_of
 from .checks.padding import padding_of
 from .layout import Layout, original_class, own_parameters
 from .loss import PrivateLoss
+from .nobody import joined
 from .own_loss import OwnLoss
-from .provenance import Drawn
 from .provenance.opened import contents
 from .recording import RecordingEngine, anchor
 from .rows import InOrder
 from .shared import Shared, plain, shared
-from .spec_augment import refuse_masks
+from .spec_augment import masking, refuse_masks
 from .tensor_trees import mapped, tensors_in
 from .rules import (
     BY_ROWS, WITH_CHILDREN, Layer, Rule, instantiable, look_up_tables, per_example, refuse_computed_weights, rule_for, same_output,
@@ -54,7 +54,7 @@ class PatchedForward:
         if not layer.trainable():
             return self._of_flattened(self._own(args, kwargs), args)
         if layer.engine.in_forward:
-            return self._recorded(args, kwargs)
+            return self._recorded(*((args, kwargs) if torch.compiler.is_compiling() else layer.engine.provenance.within_layer(args, kwargs)))
         args, kwargs, found = layer.engine.provenance.read_layer(args, kwargs, batch_first=layer.engine.batch_first)
         output = self._recorded(args, kwargs)
         if found is None:
@@ -129,7 +129,7 @@ def _plain_forward(module: nn.Module) -> Callable[..., Any]:
 def _idle_patches() -> PatchedModel:
     """Of a model that was copied, or saved whole: it is not private, so its hooks belong to an object that knows no engine."""
     idle = object.__new__(PatchedModel)
-    idle._engine = idle._transformer = idle._given = idle._looking = idle.own_loss = None
+    idle._engine = idle._transformer = idle._given = idle.own_loss = None
     idle._repeating = False
     idle._batch_first = True
     return idle
@@ -166,8 +166,8 @@ class PatchedModel:
         self._batch_first = engine.batch_first
         # The Hugging Face model in it (a PEFT model holds one), if any.
         self._transformer = next((module for module in model.modules() if "loss_type" in vars(module)), None)
+        self._masking = masking(model)
         self._given: batch.Inputs | None = None  # of the last forward
-        self._looking: dict[str, torch.Tensor] | None = None  # buffers before a forward on a private batch that is not recorded
         self._padding: tuple = ()  # of the last forward's examples
         self._repeating = False
         self._handles: list = []
@@ -243,7 +243,8 @@ class PatchedModel:
 
     def compare_own_loss(self) -> bool:
         """Whether this rank compared the model's own loss (own_loss.py); ValueError if it is not told apart."""
-        return self._given is not None and self.own_loss.compare(self._given)
+        given = None if self._engine is None else self._engine.inputs
+        return given is not None and self.own_loss.compare(given)
 
     def again(self, *args: Any, **kwargs: Any) -> Any:
         """The model's forward within a backward, which records nothing and leaves the last forward's inputs as they are."""
@@ -261,27 +262,26 @@ class PatchedModel:
             self._engine.meet()
         return None  # hooks that come before the batch is read are followed, like the loop
 
-    def _read_arguments(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    def _read_arguments(self, args: tuple, kwargs: dict, owning: Collection[str], compiled: bool) -> tuple[tuple, dict]:
         engine = self._engine
         assert engine is not None
-        if engine.recording:
-            engine.weights.buffers.begin_forward()
-        else:
-            given = tensors_in((args, kwargs))
-            engine.weights.meets(given)
-            self._looking = engine.weights.buffers.look_on() if any(isinstance(each, Drawn) for each in given) else None
+        engine.weights.begin_forward(tensors_in((args, kwargs)), recorded=engine.recording)
         self._padding = padding_of(batch.first_tensor(args, kwargs))
         if not engine.recording and adapters_are_off(self._model):  # a reference (DPO), which is followed like any other module
             return args, kwargs
-        owning = packing.taken(self._model, kwargs)[0]
-        return engine.provenance.read(args, kwargs, batch_first=self._batch_first, recording=engine.recording, owning=owning)
+        read = engine.provenance.read(args, kwargs, batch_first=self._batch_first, recording=engine.recording, owning=owning)
+        if compiled and engine.recording:  # functions in its graph are not followed
+            engine.provenance.gave([each for module in self._model.modules() for each in vars(module).values() if isinstance(each, torch.Tensor)])
+        return read
 
     def _mark_outputs(self, output: Any, taken: tuple = ()) -> None:
         """taken: the arguments that the forward had in the end."""
         assert self._engine is not None and self._given is not None
-        self._engine.weights.buffers.end_forward()
+        self._engine.weights.end_forward()
         self._engine.provenance.taken(tensors_in(taken), tensors_in((self._given.args, self._given.kwargs)))
+        self._engine.provenance.gave(output)
         self._engine.provenance.mark(output)
+        self._given.finding = self._engine.provenance.latest
         self._given.token = _in_graph(output, self._given.token() or _Token())
 
     def _give_back_output(self, output: Any, loss_of: torch.Tensor | None = None) -> Any:
@@ -296,19 +296,21 @@ class PatchedModel:
         if self._repeating:
             return None
         engine = self._engine
+        if engine is not None and engine.recording and self._transformer is not None:
+            kwargs = batch.without_divisor(module, kwargs)
+            refuse_masks(self._masking)
+        keywords = packing.keywords_of(module, kwargs)
         if engine is not None:
-            if engine.recording and self._transformer is not None:
-                kwargs = batch.without_divisor(module, kwargs)
-                refuse_masks(self._transformer)
-            args, kwargs = self._read(args, kwargs)
+            args, kwargs = self._read(args, kwargs, keywords.says, torch.compiler.is_compiling())
         given = self._given = batch.read(
-            module, self._transformer, args, kwargs, batch_first=self._batch_first,
+            module, self._transformer, args, kwargs, keywords, batch_first=self._batch_first,
             recording=engine is not None and engine.recording, keeps_labels=engine is not None and self.own_loss.keeps_labels,
             entries={} if engine is None else engine.provenance.entries,
         )  # fmt: skip
         if engine is not None:
             if engine.recording:
                 given.padding, given.listed, given.buffers = self._padding, engine.provenance.listed, engine.weights.buffers.before
+                given.own = engine.provenance.own
                 self.own_loss.begin(given)
             engine.begin_forward(given)
         return given.args, given.kwargs
@@ -322,10 +324,10 @@ class PatchedModel:
         if output is None:
             return None
         output = given.output_of_units(output)
+        given.nobodys = joined(output) if given.of_nobody and engine is not None and engine.recording else None
         if engine is None or not engine.recording:
-            if engine is not None and self._looking is not None:
-                engine.weights.buffers.looked_on(self._looking)
-                self._looking = None
+            if engine is not None:
+                engine.weights.end_forward()
             return output
         self._mark(output, (args, kwargs))
         losses = None if self._transformer is None else self.own_loss.losses(output, given, engine.loss_reduction)

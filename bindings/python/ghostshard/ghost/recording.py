@@ -12,6 +12,7 @@ import torch
 from .batch import Inputs
 from .layout import Layout
 from .packing import Packing
+from .provenance import IN_ITS_PLACE
 from .ranks import Ranks
 
 
@@ -22,7 +23,7 @@ REENTRANT = (
     "layers ran a backward of their own within this backward, as activation checkpointing with use_reentrant=True does: their norms "
     "would not be of one example. Pass use_reentrant=False to torch.utils.checkpoint, or "
     "gradient_checkpointing_kwargs={'use_reentrant': False} to Hugging Face's gradient_checkpointing_enable. (Or a plain backward() or "
-    "torch.autograd.grad() through the model came between its forward and this backward.) Nothing of this backward was kept"
+    f"torch.autograd.grad() through the model came between its forward and this backward. {IN_ITS_PLACE}.) Nothing of this backward was kept"
 )
 
 
@@ -40,7 +41,8 @@ class RecordingEngine(Protocol):
     ranks: Ranks
     batch_first: bool
     loss_reduction: str
-    inputs: Inputs | None  # of the last forward
+    inputs: Inputs | None  # of the last forward, be it an evaluation's
+    forwards: list[Inputs]  # of the microbatch at hand
 
     @property
     def recording(self) -> bool:
@@ -55,11 +57,6 @@ class RecordingEngine(Protocol):
     @property
     def packing(self) -> Packing | None:
         """How the last forward's batch was packed."""
-        ...
-
-    @property
-    def padded(self) -> bool:
-        """The loader told how far each example of the last forward's batch is padded."""
         ...
 
     @property

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from .. import _native
+from ..loaders.given_keys import GivenKeys, bytes_of
 from .checks.alike import together
 from .checks.batches import Batches
 from .clip_quantile import Adaptation, ClipQuantile
@@ -37,6 +38,7 @@ class RunState:
         self.correlation = WHITE  # of the noise of different steps
         self._terms: Terms | None = None
         self.generator: torch.Generator | None = None
+        self.given = GivenKeys()  # noise keys, as the generator gave them
         self.next = (0, 0)  # step and attempt that the next logical batch is charged as, if there is no session
         self.attempts: list[tuple[int, int]] = []  # of later steps that the ledger has charged before
         self.stopped: str | None = None  # the sentence that refuses every step
@@ -139,7 +141,7 @@ class RunState:
             session.begin_pass()
         session.set_terms(clip_norm, noise_multiplier)
         if self.generator is not None:
-            session.renew_noise_key(_bytes_of(self.generator))
+            session.renew_noise_key(self.given.fresh(bytes_of(self.generator)))
 
     def charge_step_of_nobody(self, session: Any, turn: int) -> None:
         """A step of no examples, whose noise nobody sees; of a pass the first, of groups the one whose turn it was. A collective."""
@@ -157,11 +159,6 @@ def _with_weights(header: dict, layout: Layout, ranks: Ranks) -> dict:
     together(ranks.control, lambda: (None, lambda: {"the model's starting weights": digest}))
     facts = header.get("facts", {})
     return header | {"facts": facts | {"provenance": facts.get("provenance", {}) | {"weights_before": digest}}}
-
-
-def _bytes_of(generator: torch.Generator) -> bytes:
-    drawn = torch.randint(0, 256, (32,), dtype=torch.uint8, generator=generator, device=generator.device)
-    return bytes(drawn.tolist())
 
 
 __all__ = ["RunState", "Terms"]

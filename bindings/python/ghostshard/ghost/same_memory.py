@@ -23,6 +23,14 @@ def lies_within(part: torch.Tensor, whole: torch.Tensor) -> bool:
         return bool(_elements(held, part, first).all())
 
 
+def has_rows_of(part: torch.Tensor, whole: torch.Tensor) -> bool:
+    """Whether row u of `part` is in row u of `whole`, for every row: the tensor itself, or a column of it."""
+    if part is whole:
+        return True
+    alike = part.dim() > 0 and whole.dim() > 0 and part.dtype == whole.dtype and (part.shape[0], part.stride(0)) == (whole.shape[0], whole.stride(0))
+    return alike and lies_within(part, whole)
+
+
 def _bytes(value: torch.Tensor) -> tuple[int, int]:
     """From the first to behind the last of its storage that it has."""
     width, first = value.element_size(), value.storage_offset()
@@ -37,4 +45,4 @@ def _elements(held: torch.Tensor, value: torch.Tensor, first: int) -> torch.Tens
     return held.as_strided([extent for extent, _ in places], [stride for _, stride in places], value.storage_offset() * width - first)
 
 
-__all__ = ["lies_within"]
+__all__ = ["has_rows_of", "lies_within"]

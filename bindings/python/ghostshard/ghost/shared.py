@@ -139,7 +139,8 @@ def _met(func: Any, given: Any, units: int) -> Any:
                 raise RuntimeError(
                     f"a tensor {tuple(value.shape)} that counts as shared by all units does not broadcast to {units} units. If the model brings rows of several "
                     "arguments together itself (torch.cat, torch.stack), whose they are is not known: call the part that takes them once for each argument, or join the rows "
-                    "in the loop and say whose each is: model(torch.cat([a, b]), units=torch.arange(n).repeat(2))"
+                    "in the loop and say whose each is: model(torch.cat([a, b]), units=torch.arange(n).repeat(2)). Ids that a model computes itself and that are 0, 1, 2, … count "
+                    "as places: give them as an argument of its own"
                 )
             behind = value.behind.squeeze(1)
         else:

@@ -17,6 +17,12 @@ _STAYS_YOURS = (
     "you gave to it"
 )
 
+_NO_COEFFICIENTS = (
+    "Opacus' DPTensorFastGradientClipping and DPLossFastGradientClipping ask the model for clipping coefficients, which it does not have: each example is clipped within the "
+    "one backward of a private loss. Give make_private() your function of outputs and targets that gives one loss for each example (criterion=), and go backward from what the "
+    "criterion that it returns gives; its loss_per_sample may be changed row by row"
+)
+
 
 class GhostHooks(AbstractGradSampleHooks):
     """Private steps on a model that stays the user's own; `cleanup()` gives it back as it was."""
@@ -38,6 +44,9 @@ class GhostHooks(AbstractGradSampleHooks):
 
     def remove_hooks(self) -> None:
         self.engine.detach()
+
+    def get_clipping_coef(self) -> Any:
+        raise RuntimeError(_NO_COEFFICIENTS)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or not hasattr(nn.Module, name):
@@ -61,6 +70,7 @@ class GhostModule(AbstractGradSampleModule):
     enable_hooks = GhostHooks.enable_hooks
     disable_hooks = GhostHooks.disable_hooks
     remove_hooks = GhostHooks.remove_hooks
+    get_clipping_coef = GhostHooks.get_clipping_coef
 
     def __getattr__(self, name: str) -> Any:
         try:

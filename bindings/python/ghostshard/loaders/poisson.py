@@ -3,7 +3,6 @@ rank."""
 
 from __future__ import annotations
 
-import collections
 import hashlib
 import secrets
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 
 from .. import _native
 from ..lost_ranks import answered
+from .given_keys import GivenKeys
 from .plan import steps_at
 from .stamps import Stamps
 
@@ -85,7 +85,7 @@ class PoissonBatchSampler(UniformWithReplacementSampler):
         self.twins = twins
         self._own_groups: dict[dist.ProcessGroup | None, dist.ProcessGroup] = {}
         self._set_apart = b""
-        self._keys: collections.Counter[bytes] = collections.Counter()  # as the generator gave them; none without one
+        self.given = GivenKeys()  # as the generator gave them; none without one
 
     def __iter__(self) -> Iterator[list[int]]:
         epoch = self.draw_epoch()  # Here, not at the first batch: the order of draws from a shared generator is fixed.
@@ -121,14 +121,12 @@ class PoissonBatchSampler(UniformWithReplacementSampler):
         )
 
     def _new_key(self, place: str) -> bytes:
-        """Another one at each call: a generator that was seeded again would repeat all draws, and epsilon counts on fresh coins."""
+        """Another one at each call, even if the generator was seeded again."""
         if self.generator is None:
             return _first_of(hashlib.sha256(secrets.token_bytes(32) + place.encode()).digest(), self.twins)
         words = torch.empty(4, dtype=torch.int64, device=self.generator.device).random_(generator=self.generator)
         key = hashlib.sha256(words.cpu().numpy().tobytes() + place.encode() + self._set_apart).digest()
-        times = self._keys[key]
-        self._keys[key] += 1
-        return _first_of(hashlib.sha256(key + times.to_bytes(8, "little")).digest() if times else key, self.twins)
+        return _first_of(self.given.fresh(key), self.twins)
 
     def _common_key(self, place: str) -> bytes:
         """Rank 0's, on every rank. A collective."""

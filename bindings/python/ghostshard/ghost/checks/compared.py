@@ -19,8 +19,8 @@ def same(now: torch.Tensor, before: torch.Tensor) -> bool:
     return bool(((now == before) | ((now != now) & (before != before))).all())
 
 
-def post_processed(now: torch.Tensor, before: torch.Tensor) -> bool:
-    """By one factor, by bounds on all elements, or by rounding."""
+def post_processed(now: torch.Tensor, before: torch.Tensor, *, factor: bool = True) -> bool:
+    """By one factor (unless that is left out), by bounds on all elements, or by rounding."""
     if now.shape != before.shape or not now.numel() or not now.is_floating_point():
         return False
     eps = torch.finfo(now.dtype).eps
@@ -31,7 +31,7 @@ def post_processed(now: torch.Tensor, before: torch.Tensor) -> bool:
     at = expected.abs().argmax()
     # A product rounds once, and the factor read from the largest element once more: within 2 eps, twice that is taken.
     scaled = expected * (found[at] / expected[at])
-    if bool(((found - scaled).abs() <= 4 * eps * scaled.abs() + torch.finfo(now.dtype).tiny).all()) and now.numel() > 1:
+    if factor and bool(((found - scaled).abs() <= 4 * eps * scaled.abs() + torch.finfo(now.dtype).tiny).all()) and now.numel() > 1:
         return True
     # Weights that are mixed and taken apart again round a few times. In half precision that is as large as a step, so it is not taken.
     return eps < 1e-6 and bool((found - expected).abs().max() <= 16 * eps * largest)

@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from ...loaders.padding import Axis
-from ..listed import Path, mapped_units, picked
+from ..listed import mapped_units, picked
 from ..packing import Packing
-from ..provenance import Drawn, plain
+from ..provenance import Drawn, Finding, as_units, plain
 from ..tensor_trees import mapped, tensors_in
 from .state import Attributes, State, alike
 from .differences import differ, nearest
@@ -35,12 +35,12 @@ _OF_TORCH = {
 
 def leave_call_beside(
     losses: torch.Tensor, criterion: Any, unreduced: Callable[..., torch.Tensor], args: tuple, kwargs: dict, *, packing: Packing | None,
-    batch_first: bool, reduced: Callable[..., torch.Tensor], padded: bool, listed: frozenset[Path],
+    batch_first: bool, reduced: Callable[..., torch.Tensor], padded: bool, found: Finding,
 ) -> None:  # fmt: skip
     """For criterions_under(). unreduced(*args, **kwargs) gave losses [units, ...] or [units · rows, ...], reduced(units, *args, **kwargs) gives [units].
-    padded: how far the batch is padded may move them, also those of torch's own criterions. listed: where lists of the units are."""
+    padded: how far the batch is padded may move them, also those of torch's own criterions. found: of the arguments."""
     if losses.grad_fn is not None and (padded or not _is_of_torch(criterion)):
-        losses.grad_fn.metadata[_MARK] = Call(criterion, unreduced, args, kwargs, packing, batch_first, reduced, listed if packing is None else frozenset())
+        losses.grad_fn.metadata[_MARK] = Call(criterion, unreduced, args, kwargs, packing, batch_first, reduced, found)
 
 
 def criterions_under(losses: torch.Tensor) -> list[Call]:
@@ -65,10 +65,11 @@ class Call:
 
     def __init__(
         self, criterion: Any, unreduced: Callable[..., torch.Tensor], args: tuple, kwargs: dict, packing: Packing | None, batch_first: bool,
-        reduced: Callable[..., torch.Tensor], listed: frozenset[Path],
+        reduced: Callable[..., torch.Tensor], found: Finding,
     ):  # fmt: skip
         self._criterion, self._unreduced, self._reduced = criterion, unreduced, reduced
-        self._packing, self._batch_first, self._listed = packing, batch_first, listed
+        self._packing, self._batch_first, self._listed = packing, batch_first, found.listed if packing is None else frozenset()
+        self._ids, self._order = found.ids, found.order
         given = tensors_in((args, kwargs))
         self._followed = [each.origin if isinstance(each, Drawn) else None for each in given]
         self._derived = [each.requires_grad for each in given]
@@ -115,8 +116,12 @@ class Call:
         carried = any(not alike(one, held[0]) for one in held[1:]) or differ(*following, torch.ones_like(of_losses))
         return CARRIED if carried else APART
 
-    def _of_each(self, losses: torch.Tensor, rows: int, units: int) -> torch.Tensor:
-        """[rows, ...]; or [units] where rows are joined by units= and the criterion gives one loss for all rows of each (a pair's)."""
+    def _of_each(self, losses: torch.Tensor, rows: int, units: int, of: torch.Tensor | None = None) -> torch.Tensor:
+        """[rows, ...]; or [units] where rows are joined by units= and the criterion gives one loss for all rows of each (a pair's). of: the units that came
+        alone."""
+        if self._order is not None:
+            order = self._order if of is None else self._order[torch.isin(self._order, of)]
+            losses = as_units(losses, order) if len(losses) == len(order) else losses
         if self._packing is not None and self._packing.whole and tuple(losses.shape) == (units,):
             return losses.reshape(units, -1)
         return losses.reshape(rows, -1)
@@ -133,7 +138,7 @@ class Call:
 
         def losses(of: torch.Tensor) -> list:
             args, kwargs = self._taken(of, len(chosen))
-            return [(0, self._of_each(self._unreduced(*args, **kwargs), len(of), int(of_units.sum()) if len(of) < len(chosen) else len(of_units)))]
+            return [(0, self._of_each(self._unreduced(*args, **kwargs), len(of), int(of_units.sum()) if len(of) < len(chosen) else len(of_units), of))]
 
         try:
             with torch.no_grad():
@@ -225,7 +230,10 @@ class Call:
         """Rows of these units, in the place of those of all."""
 
         def new(value: torch.Tensor) -> torch.Tensor:
-            dim = self._dim_of(self._numbers[id(value)], value, units)
+            number = self._numbers[id(value)]
+            if (placed := self._units_of_rows(number, units)) is not None:
+                return value.index_select(placed[0], _rows_from(placed[1], source, units).to(value.device))
+            dim = self._dim_of(number, value, units)
             if dim is None:
                 return value
             if self._packing is not None and value.dim() > 1 and tuple(value.shape[:2]) == tuple(self._packing.extents):
@@ -250,6 +258,19 @@ class Call:
         """The arguments, with others in the place of their tensors and of their lists of the units (listed.py)."""
         return mapped_units(of_tensor, of_list, (self._args, self._kwargs), self._listed)
 
+    def _units_of_rows(self, number: int, units: int) -> tuple[int, torch.Tensor] | None:
+        """The dimension of a tensor's rows, and the unit of each, if each unit has as many and they do not stand together (outputs of several forwards that were
+        joined)."""
+        origin = self._followed[number]
+        if origin is None or origin.memory.lost or origin.dim is None or self._packing is not None or self._ids is None:
+            return None
+        of_unit = {int(each): unit for unit, each in enumerate(self._ids.tolist())}
+        found = torch.tensor([of_unit.get(each, -1) for each in origin.numbers().tolist()], dtype=torch.int64)
+        each, odd = divmod(len(found), units)
+        if odd or len(of_unit) != units or bool((found < 0).any()) or torch.equal(found, torch.arange(units).repeat_interleave(each)):
+            return None
+        return (origin.dim, found) if bool((torch.bincount(found, minlength=units) == each).all()) else None
+
     def _dim_of(self, number: int, value: torch.Tensor, units: int) -> int | None:
         """The dimension of a tensor's rows, each unit's together; None: it has none. If the loader's tensors are followed, all others
         without a gradient are constants."""
@@ -265,6 +286,17 @@ class Call:
         if len(fits) == 1:
             return fits[0]
         return 0 if self._batch_first or value.dim() == 1 else 1
+
+
+def _rows_from(of_rows: torch.Tensor, source: torch.Tensor, units: int) -> torch.Tensor:
+    """Which rows come in the place of all if units [source] come in the place of all units, each row from the one in its turn; or those of some units alone.
+    of_rows: the unit of each."""
+    if len(source) < units:
+        return torch.isin(of_rows, source).nonzero().flatten()
+    by_unit = of_rows.argsort(stable=True).view(units, -1)
+    turn = torch.empty_like(of_rows)
+    turn[by_unit] = torch.arange(by_unit.shape[1]).expand(units, -1)
+    return by_unit[source[of_rows], turn]
 
 
 def _is_of_torch(criterion: Any) -> bool:

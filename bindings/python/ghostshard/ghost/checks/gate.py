@@ -116,6 +116,8 @@ class Gate:
             self.batches.check_step()
             refuse_uncovered(self._model, self._layout, self._trained())
             self.weights.check()
+            if not self.weights.vouched:
+                self.weights.settings.check(self.batches.place[1])
 
         self._meet(STEP, at, all_checks, learning_rates=learning_rates)
 

@@ -7,7 +7,7 @@ a factor for each parameter (decay, a largest norm), a bound on every element (w
 that were merged and taken apart again; in half precision that is computed once more: merged_adapters.py). So are the weights of an
 earlier moment of this run: all of them are released already. Any other change needs the user's word.
 
-Weights before the first backward are the user's own, and so are those after a checkpoint was loaded, and after a phase with hooks disabled that
+Weights before the first backward are the user's own, if no forward on a private batch wrote to them (forward_writes.py), and so are those after a checkpoint was loaded, and after a phase with hooks disabled that
 had no batch of the private loader.
 """
 
@@ -24,7 +24,9 @@ from torch.distributed.tensor import DTensor
 from ..layout import Layout
 from ..provenance import Drawn
 from .compared import post_processed, same
+from .forward_writes import ForwardWrites
 from .held_buffers import HeldBuffers
+from .held_settings import HeldSettings
 from .held_states import HeldStates
 from .merged_adapters import merged_and_unmerged
 
@@ -35,7 +37,7 @@ _REFUSAL = (
     "tells whether what was written had read private data without noise. Nothing of this was applied. Put back the weights before the next step (after an evaluation with others), "
     "or load a checkpoint with load_checkpoint(). A factor for the whole parameter, bounds on its elements and weights of an earlier step of this run are "
     "taken, and so are LoRA adapters that PEFT merged and took out again (of other adapters or layers, and of sharded weights, in half precision: keep state_dict() before merge_adapter() "
-    "and load it after unmerge_adapter()). If all that was written are released weights and public numbers, say so with make_private(allow_vouched=True), which the report states"
+    "and load it after unmerge_adapter()). If all that was written are released weights and public numbers (Lookahead's slow weights, an average of the run's own that trains on), say so with make_private(allow_vouched=True), which the report states"
 )
 
 
@@ -61,6 +63,9 @@ class HeldWeights:
         self.vouched = False
         self.states = HeldStates()  # of the optimizer, noted and checked with the weights
         self.buffers = HeldBuffers(model)  # checked with them, too
+        self.settings = HeldSettings(model)  # checked before a release
+        self._writes = ForwardWrites(layout, model)
+        self._recorded, self._looking = False, None  # the forward at hand is, or buffers before one on a private batch that is not
         self._kept: Sample | None = None  # after the last step, where the weights are until it is looked at; None: not known
         self._digested: torch.Tensor | None = None  # the values whose digest was added last
         self._places: list[tuple[torch.Tensor, int]] = []  # of each parameter, and one beyond the last
@@ -72,10 +77,26 @@ class HeldWeights:
         self._kept = None
         self.states.forget()
         self.buffers.forget()
+        self._writes.forget()
 
-    def meets(self, given: Iterable[torch.Tensor]) -> None:
-        """A forward has these while hooks are disabled."""
-        self._met_a_draw = self._met_a_draw or (torch.is_grad_enabled() and any(isinstance(each, Drawn) for each in given))
+    def begin_forward(self, given: Iterable[torch.Tensor], *, recorded: bool) -> None:
+        """given: the arguments' tensors. recorded: by a private step; else it is an evaluation, or hooks are disabled."""
+        private, self._recorded, self._looking = any(isinstance(each, Drawn) for each in given), recorded, None
+        if recorded:
+            self.buffers.begin_forward()
+        else:
+            self._met_a_draw = self._met_a_draw or (torch.is_grad_enabled() and private)
+            self._looking = self.buffers.look_on() if private else None
+        if (recorded or private) and not self.vouched:
+            self._writes.begin()
+
+    def end_forward(self) -> None:
+        if self._recorded:
+            self.buffers.end_forward()
+        elif self._looking is not None:
+            self.buffers.looked_on(self._looking)
+            self._looking = None
+        self._writes.end()
 
     def end_phase(self) -> None:
         """Of a training without privacy, which has weights of its own, unless it met batches of the private loader."""
@@ -96,12 +117,14 @@ class HeldWeights:
 
     def changed_since_a_step(self) -> str:
         """As changed(); "" for weights that no step has made, which stay the user's own."""
-        return self.changed() if self._kept is not None else ""
+        return self.changed() if self._kept is not None else self._writes.found()
 
     def changed(self) -> str:
         """What refuses the weights as they are, or ""."""
         if self.vouched:
             return ""
+        if wrong := self._writes.found():
+            return wrong
         if self._kept is None:
             self._kept = self._now()
             return ""
@@ -119,6 +142,7 @@ class HeldWeights:
                 if not apart:
                     return _REFUSAL.format(entry.name)
         if moved:
+            self.settings.moved = True
             self._keep(now)
         return ""
 

@@ -42,6 +42,11 @@ def merged_and_unmerged(model: nn.Module, parameter: nn.Parameter, places: torch
     return any(_comes_to(now, before, deltas, safe) for deltas in _merged(found) for safe in (False, True))
 
 
+def has_adapters(model: nn.Module, parameter: nn.Parameter) -> bool:
+    """Whether it is a weight or bias under LoRA's adapters, which may be merged into it."""
+    return any(True for _ in _layers_of(model, parameter))
+
+
 def _merged(found: list[dict[str, _Delta]]) -> Iterator[list[list[_Delta]]]:
     """The active adapters, or those that merge_adapter(adapter_names=...) may have named."""
     names = list(dict.fromkeys(name for of_layer in found for name in of_layer))
@@ -85,4 +90,4 @@ def _delta(layer: nn.Module, name: str, attribute: str, places: torch.Tensor) ->
     return _Delta((layer.lora_B[name].bias * layer.scaling[name])[places].to("cpu"), rounded=False)
 
 
-__all__ = ["merged_and_unmerged"]
+__all__ = ["has_adapters", "merged_and_unmerged"]

@@ -267,12 +267,17 @@ class Repeat:
     def _dim_of_units(self, value: torch.Tensor, units: int) -> int:
         """-1: none. 0, 1, 2, … of the units' extent are taken for places, which all units share."""
         dim = self.extent_of_units(value, units)
+        if any(value is each for each in self.inputs.own):
+            return dim
         places = value.dim() == 1 and value.dtype != torch.bool and torch.equal(value, torch.arange(len(value), device=value.device, dtype=value.dtype))
         return -1 if places or of_places(value) or any(value is each for each in self.places) else dim
 
     def extent_of_units(self, value: torch.Tensor, units: int) -> int:
+        packing = self.inputs.packing
         if self._packing is not None or value.dim() == 0 or isinstance(value, nn.Parameter):
             return -1
+        if packing is not None and value.shape == packing.unit_of_row.shape and torch.equal(value.cpu(), packing.unit_of_row.to(value.dtype)):
+            return -1  # whose each row is, which stays
         dim = self.inputs.dim if value.dim() > 1 else 0
         return dim if value.shape[dim] == units else -1
 
@@ -310,10 +315,24 @@ class Repeat:
                         if tuple(value.shape[: len(extents)]) == extents:
                             found.append((value.shape[-1], narrowed(value, len(extents)).reshape(n, -1)))
                             break
+                    else:
+                        found.extend(self._pooled(value, units))
                 elif (rows := rows_of(value, self.inputs.dim, units, places)) is not None:
                     found.append(rows)
+                else:
+                    found.extend(self._pooled(value, units))
             return value
 
         if units:
             opened(keep, output)
         return found
+
+    def _pooled(self, value: torch.Tensor, rows: int) -> list[Rows]:
+        """Of an output with one row for each segment, or for each unit that units= joins: every row of the batch has that of its own."""
+        packing = self.inputs.packing
+        if packing is None or value.dim() == 0 or rows != packing.rows:
+            return []
+        for count, of_row in ((packing.segments, packing.segment_of_row), (packing.units, packing.unit_of_row)):
+            if value.shape[0] == count:
+                return [(value.shape[-1], narrowed(value, 1).reshape(count, -1).index_select(0, of_row.to(value.device)))]
+        return []

@@ -3,11 +3,14 @@
 from . import operations as operations, read_in_torch as read_in_torch
 
 from .constants import READS, Read, ReadInt, bare
+from .decisions import DECISIONS
 from .drawn import Drawn, of_the_same, plain, vouch_for
-from .findings import Finding, functions_under, may_train
+from .findings import Finding, functions_under, may_train, under
 from .no_provenance import NoProvenance
+from .orders import as_units
+from .penalties import IN_ITS_PLACE
 from .proof import Provenance
 from .strangers import guard
 from .summaries import Summaries
 
-__all__ = ["READS", "Drawn", "Finding", "NoProvenance", "Provenance", "Read", "ReadInt", "Summaries", "bare", "functions_under", "guard", "may_train", "of_the_same", "plain", "vouch_for"]
+__all__ = ["DECISIONS", "IN_ITS_PLACE", "READS", "Drawn", "Finding", "NoProvenance", "Provenance", "Read", "ReadInt", "Summaries", "as_units", "bare", "functions_under", "guard", "may_train", "of_the_same", "plain", "under", "vouch_for"]

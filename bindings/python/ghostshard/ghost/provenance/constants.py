@@ -17,17 +17,17 @@ from __future__ import annotations
 import collections
 import math
 import os
-import sys
 from typing import Any
 
 import numpy as np
 import torch
 
+from .courses import Courses
+from .decisions import COMPARISONS, deciding
 from .opened import contents
+from .places import masks_of_transformers, place_of_loop
 from .summaries import Reads
 
-_TORCH = os.path.join(os.path.dirname(torch.__file__), "")
-_OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "")
 _MOST = 1 << 16  # elements of a tensor of which a copy is kept; of larger ones, a few sums
 _SCALING = set("mul multiply div divide true_divide truediv floordiv floor_divide pow".split()) | {"the loss"}
 _POWERS = (1.0, -1.0, 0.5, -0.5, 2.0, -2.0)
@@ -41,17 +41,22 @@ class Constants:
         # By place: the constant, how many examples its batch had, how often it has gone with their number, and with an extent of the batch
         self._known: dict[Any, tuple[Any, int, int, int]] = {}
         self._extents: dict[Any, tuple[int, ...]] = {}  # by place: of that batch
-        self._shapes: dict[Any, tuple[int, ...]] = {}  # by place: of a constant in a batch of several examples
+        # By place and number of dimensions: which of them cannot be the examples', as batches of several showed
+        self._not_rows: dict[Any, set[int]] = {}
         self._counted: dict[Any, tuple[int, int]] = {}
         self._padded: set[int] = set()  # places in `extents`
         self.extents: tuple[int, ...] = ()  # of the batch's tensors at hand
         self._times: collections.Counter = collections.Counter()
         self._ways: dict[Any, dict] = {}  # by place: how a tensor was computed that came there (ways.py)
+        self.courses = Courses()
         self._units = 0
         self._draws = 0  # with examples
         self._empty = True
         self._batches = 0  # of the draw at hand
         self.read = ""  # what was read of this draw
+        # While a forward or a criterion is under way, whose arguments are not followed: those of a forward that have the examples' rows
+        self.within: tuple[torch.Tensor, ...] | None = None
+        self.list_joined: tuple[str, str, int] | None = None  # where a loop joined a list with an entry for each example
         self.opened = False  # a constant that was 0 is none any more
         self._left_0: set[Any] = set()  # the lines where that was said once
 
@@ -61,23 +66,27 @@ class Constants:
         self._batches = 0
 
     def begin_batch(self, units: int) -> None:
+        self.within = None
         self._batches += 1
         self._draws += self._empty and units > 0  # an empty batch meets nothing that is followed
         self._empty = self._empty and units == 0
         self._units = units
+        self.courses.begin(units)
         self.extents = ()
         self._times.clear()
 
     def was_read(self, how: str) -> None:
-        if not self.read and (how != "bool()" or place_of_loop()[0] != _masks_of_transformers()):
+        self.courses.was_read(how)
+        if not self.read and (how != "bool()" or place_of_loop()[0] != masks_of_transformers()):
             self.read = how
 
     def wrong(self, name: str, value: Any, *, alone: bool = False, single: bool = False) -> str:
         """Why this number or tensor is not known to be a constant, where the loop now is; "" if it is one. alone: nothing else tells it
-        from rows of other examples. single: nothing does but its shape, which larger batches may have shown to be a constant's."""
+        from rows of other examples. single: nothing does but its extents, where larger batches may have shown that none of them is the examples'."""
         if isinstance(value, (Read, ReadInt)):
             return (
-                f"{name} met a number that was read from a private batch, or that collate_fn counted over it (a constant belongs outside of the batch)"
+                f"{name} met a number that was read from a private batch, or that collate_fn counted over it (a constant belongs outside of the batch), "
+                "or that a forward returned beside its outputs and that changed"
             )
         line = (name, *place_of_loop())
         self._times[line] += 1
@@ -92,23 +101,26 @@ class Constants:
         self._known[place] = kept, self._units, hits if units == self._units else 0, of_extents if same else 0
         self._extents[place] = self.extents
         shape = tuple(value.shape) if isinstance(value, torch.Tensor) else ()
-        alone = alone or (single and self._shapes.get(place) != shape)
-        if self._units > 1:
-            self._shapes[place] = shape
+        not_rows = self._not_rows.get((place, len(shape)))
+        alone = alone or (single and (not_rows is None or not not_rows.issuperset(d for d, extent in enumerate(shape) if extent == 1)))
+        if self._units > 1:  # a tensor with a row for each example has as many there, in every batch
+            self._not_rows.setdefault((place, len(shape)), set()).update(d for d, extent in enumerate(shape) if extent != self._units)
         if before is None:
             last = self._known.get((*line, self._times[line] - 1), (None,))[0]
             if not self.read or self._draws < 2 or (last is not None and _same(last, kept)):  # a loop over more rows than before
                 return ""
-            return f"{name} met a constant that earlier draws did not have, after {self.read} read values of this one. {_LATER}"
+            return f"{name} met a constant that earlier draws did not have, after {self.read} read values of this one. {self._later}"
         if same:
             return ""
         if self.read:
-            return f"{name} met a constant that is not what it was in earlier draws, after {self.read} read values of this one. {_LATER}"
-        if alone and isinstance(value, torch.Tensor):
+            return f"{name} met a constant that is not what it was in earlier draws, after {self.read} read values of this one. {self._later}"
+        if alone and isinstance(value, torch.Tensor) and not _goes_on(before, kept):
             return (
                 f"{name} joined it with a tensor {tuple(value.shape)} that is not what it was in earlier draws, and nothing tells it from "
                 "a row of another example here"
             )
+        if alone and isinstance(value, torch.Tensor) and before.numel() > kept.numel():
+            self._known[place] = before, self._units, 0, 0  # as far as it is known
         if isinstance(value, (int, float)) and _follows(before, units, value, self._units):
             self._known[place] = kept, self._units, hits + 1, of_extents
             if hits:  # once may be chance
@@ -124,6 +136,14 @@ class Constants:
                     "number of places, or a constant"
                 )
         return ""
+
+    @property
+    def _of_several(self) -> str:
+        return "; of a draw in several batches, read losses after the last one's backward (keep loss.detach())" if self._batches > 1 else ""
+
+    @property
+    def _later(self) -> str:
+        return _LATER + self._of_several
 
     def steered(self, name: str, way: dict[tuple, int]) -> str:
         """Why a tensor that was computed this way may not be used where the loop now is; "" if it was computed so in earlier draws, or if nothing
@@ -142,7 +162,7 @@ class Constants:
         return (
             f"it was computed in another way than in an earlier draw ({function} in {os.path.basename(file)}:{number}), after {self.read} read values of "
             "this one: a branch or the turns of a loop may follow from the batch. Choose per example (torch.where), or by coins and counters, before anything is read"
-            + ("; of a draw in several batches, read losses after the last one's backward (keep loss.detach())" if self._batches > 1 else "")
+            + self._of_several
         )
 
     def learn(self, padded: set[int]) -> None:
@@ -164,18 +184,11 @@ class Constants:
         return extent * before[1] == before[0] * padded or extent - padded == before[0] - before[1]
 
 
-def _masks_of_transformers() -> str:
-    """The file in which Transformers asks of a mask whether it hides nothing, to leave it out then: a teacher's attention is the same with and without."""
-    module = sys.modules.get("transformers.masking_utils")
-    return getattr(module, "__file__", None) or ""
-
-
-def place_of_loop() -> tuple[str, int]:
-    """File and line of the loop."""
-    frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith((_TORCH, _OURS)):
-        frame = frame.f_back
-    return frame.f_code.co_filename, frame.f_lineno
+def note_list(name: str, entries: list[Any]) -> None:
+    """Function `name` joins a list with an entry for each example, as a loop made it."""
+    constants = getattr(entries[0]._origin.memory.piece, "constants", None)
+    if constants is not None and constants.list_joined is None:
+        constants.list_joined = (name, *place_of_loop())
 
 
 def _kept(value: Any, units: int) -> Any:
@@ -197,6 +210,25 @@ def _same(one: Any, two: Any) -> bool:
     if isinstance(one, torch.Tensor) and isinstance(two, torch.Tensor):
         return one.dtype == two.dtype and one.shape == two.shape and one.device == two.device and torch.equal(one, two)
     return type(one) is type(two) and one == two
+
+
+def _goes_on(before: Any, kept: Any) -> bool:
+    """Whether they are one table of places, cut to the lengths of two texts: the same as far as both go, and not all alike there. Whole numbers and masks follow
+    from places alone, too: 0, 1, 2, …, or distances (a causal mask); those of an example hardly do."""
+    if not all(isinstance(each, torch.Tensor) for each in (before, kept)) or before.dim() != kept.dim() or before.dtype != kept.dtype:
+        return False
+    both = tuple(slice(min(one, two)) for one, two in zip(before.shape, kept.shape))
+    one, two = before[both].to(kept.device), kept[both]
+    if not _same(one, two) or not (kept.is_floating_point() or (_of_places(before) and _of_places(kept))):
+        return False
+    return before.dim() == 1 and not kept.is_floating_point() or bool((one != one.reshape(-1)[:1]).any())
+
+
+def _of_places(value: torch.Tensor) -> bool:
+    value = value.reshape([extent for extent in value.shape if extent > 1] or [1])
+    if value.dim() == 1:
+        return value.dtype != torch.bool and torch.equal(value, torch.arange(len(value), dtype=value.dtype, device=value.device))
+    return value.dim() == 2 and value.shape[0] == value.shape[1] and torch.equal(value[1:, 1:], value[:-1, :-1])
 
 
 def _number(kept: Any) -> Any:
@@ -280,5 +312,9 @@ def _carried(kind: type, name: str) -> Any:
 for _name in _ARITHMETIC:
     setattr(Read, f"__{_name}__", _carried(float, _name))
     setattr(ReadInt, f"__{_name}__", _carried(int, _name))
+for _name in COMPARISONS:
+    setattr(Read, f"__{_name}__", deciding(float, _name))
+    setattr(ReadInt, f"__{_name}__", deciding(int, _name))
+Read.__hash__, ReadInt.__hash__ = float.__hash__, int.__hash__  # type: ignore[method-assign]
 
 __all__ = ["READS", "Constants", "Read", "ReadInt", "as_read", "bare", "extents_of", "note_read", "of_batch"]

@@ -116,6 +116,7 @@ class Drawn(torch.Tensor):
     _place: tuple[int, int]
     counted = False  # its extents follow from values: y[y == 0]
     way: dict[tuple, int] = {}  # how it was computed since something was read (ways.py)
+    course = 0  # through which places, from the batch on (courses.py)
 
     @property
     def origin(self) -> Origin:

@@ -27,7 +27,7 @@ class Finding:
 
     wrong: str = ""  # why a backward over it is refused
     piece: Any = None  # of the loader; None: no tensor of it was in
-    ids: torch.Tensor | None = None  # which rows of the piece, in order; None: all in their order
+    ids: torch.Tensor | None = None  # which rows of the piece, in order; None: all in their order. Of a criterion: those of the forward beneath it
     rows: int = 0  # how many the loader handed out
     joined: bool = False  # units= says whose they are, or texts are laid end to end
     packed: bool = False  # the latter
@@ -35,6 +35,8 @@ class Finding:
     forward: bool = True
     examples: torch.Tensor | None = None  # what a forward had as its examples, if nobody followed it
     listed: frozenset[Path] = frozenset()  # where lists with an entry for each unit are in (args, kwargs)
+    course: int = 0  # through which places of the loop its arguments came, and where it was called (courses.py)
+    order: torch.Tensor | None = None  # of a criterion: the unit of each row that it got, if each has as many and they do not stand as the units do; else None
 
 
 def is_not(name: str, why: str) -> str:

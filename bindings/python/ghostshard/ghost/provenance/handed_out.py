@@ -44,7 +44,7 @@ class HandedOut:
             return type(batch)(stamped) if not hasattr(batch, "_fields") else type(batch)(*stamped)
         stamped = self._stamped(batch, None, piece)
         self._constants.learn({axis.extent for axis in piece.padding})
-        return stamped
+        return self._constants.courses.hand_out(stamped)
 
     def dim_of(self, number: Any, value: torch.Tensor, units: int) -> int:
         """The dimension of the examples in the batch's tensor of this number; -1: it has other rows (crops, packed texts)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ..same_memory import has_rows_of
 from ..tensor_trees import tensors_in
 from .drawn import Drawn, Origin, constant, not_known
 
@@ -42,7 +43,7 @@ def elementwise(name: str, out: torch.Tensor, operands: list[torch.Tensor]) -> O
                 return origin.lost(f"{name} joined rows of different examples", strangers=not each.requires_grad)
         elif isinstance(each, Drawn) and not each.origin.vouched:
             return origin.lost(f"{name} joined one example with the rows of all", strangers=not each.requires_grad)
-        elif each.dim() >= -place and not constant(each, place):
+        elif each.dim() >= -place and not constant(each, place) and not is_of_the_forward(each, place, origin):
             return origin.lost(
                 f"{name} joined it with a tensor {tuple(each.shape)} whose {extent} rows the loader did not hand out (for noise and the like "
                 "torch.randn_like() and its kin say whose rows it has)",
@@ -52,6 +53,12 @@ def elementwise(name: str, out: torch.Tensor, operands: list[torch.Tensor]) -> O
     if dim < 0 or out.shape[dim] != extent:
         return origin.lost(f"{name} broadcast its rows")
     return origin.at(dim, origin.ids, moved=_any_moved(stamped))
+
+
+def is_of_the_forward(value: torch.Tensor, place: int, origin: Origin) -> bool:
+    """Within a forward or a criterion, whose arguments are not followed: gradients show whose rows it has, or it is an argument."""
+    own = getattr(getattr(origin.memory.piece, "constants", None), "within", None)
+    return own is not None and (value.requires_grad or (value.dim() + place == 0 and any(has_rows_of(value, each) for each in own)))
 
 
 def _without_gradient(tensors: list[torch.Tensor]) -> bool:
@@ -99,7 +106,7 @@ def _along_first(name: str, operands: list[torch.Tensor], out: torch.Tensor, sou
         if isinstance(each, Drawn):
             if each.origin.dim != 0 or not each.origin.same_rows(origin):
                 return origin.lost(f"{name} joined rows of different examples", strangers=_without_gradient(operands))
-        elif each.dim() and not constant(each, 0):
+        elif each.dim() and not constant(each, 0) and not is_of_the_forward(each, -each.dim(), origin):
             return _lost_to(each, name, origin)
     if out.dim() == 0 or out.shape[0] != sources[0].shape[0]:
         return origin.lost(f"{name} joined its examples")
@@ -168,4 +175,4 @@ def _scattered(name: str, args: tuple, kwargs: dict, sources: list[Drawn]) -> Or
     return origin.at(along, origin.ids, moved=True)
 
 
-__all__ = ["JOINS", "elementwise", "joined"]
+__all__ = ["JOINS", "elementwise", "is_of_the_forward", "joined"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -9,9 +10,12 @@ import torch
 from ..tensor_trees import constants_in, tensors_in
 from .constants import Read, ReadInt
 from .drawn import Drawn
+from .functions import ALONG, LAYERS
 from .moves import JOIN, MOVES
 
 _CUTS = {"getitem", "narrow", "select"}
+_OF_SIZES = (set(ALONG) | set(LAYERS)) - {"pad"}  # windows, sizes, strides, which what they give goes with
+_TO_SIZES = {"interpolate", *(name for name in LAYERS if name.startswith("adaptive"))}  # to another tensor's, as a rule
 _BY_COUNT = {"topk", "kthvalue", "roll", "rot90"}  # what they give goes with a whole number that is no extent
 # Whole numbers are operands here, and dimensions or extents elsewhere.
 _OF_NUMBERS = set(
@@ -31,8 +35,10 @@ def wrong_constant(name: str, args: tuple, kwargs: dict, out: Any, sources: list
     for each in constants_in((args, list(kwargs.values()))):
         if name in _BY_COUNT and constants.read and isinstance(each, int) and (found := constants.wrong(name, each)):
             return found
-        if name not in MOVES and (isinstance(each, (float, Read, ReadInt)) or (type(each) is int and name in _OF_NUMBERS)):
-            if found := constants.wrong(name, each):
+        number = name in _OF_NUMBERS or (constants.read and name in _OF_SIZES)
+        if name not in MOVES and (isinstance(each, (float, Read, ReadInt)) or (type(each) is int and number)):
+            extent = name in _TO_SIZES and type(each) is int and each in _sizes(constants.extents, sources)
+            if found := constants.wrong(name, "an extent of the batch" if extent else each):
                 return found
     if name in MOVES and name not in JOIN:
         return ""
@@ -42,6 +48,24 @@ def wrong_constant(name: str, args: tuple, kwargs: dict, out: Any, sources: list
             if found := constants.wrong(name, each, alone=alone, single=single):
                 return found
     return ""
+
+
+def _sizes(of_batch: tuple[int, ...], sources: list[Drawn]) -> set[int]:
+    """Extents that are not the number of examples."""
+    own = {extent for each in sources for d, extent in enumerate(each.shape) if d != each._origin.dim}
+    return own | {extent for extent in of_batch if all(extent != each._origin.rows for each in sources)}
+
+
+def wrong_extent(name: str, x: Drawn, along: set[int]) -> str:
+    """Why the number of elements along these dimensions may follow from values; "" if it does not, or has not changed yet."""
+    constants = getattr(x._origin.memory.piece, "constants", None)
+    if constants is None or not x.counted:
+        return ""
+    before, constants.read = constants.read, constants.read or "a function that gives as many elements as the batch's values say"
+    try:
+        return constants.wrong(name, math.prod(x.shape[d] for d in along))
+    finally:
+        constants.read = before
 
 
 def _places(args: tuple, kwargs: dict) -> list[int]:
@@ -63,4 +87,4 @@ def _leaves_padding_out(args: tuple, out: Any) -> bool:
     return all(each.numel() == 0 or bool((each == each.reshape(-1)[0]).all()) for each in rest)
 
 
-__all__ = ["wrong_constant"]
+__all__ = ["wrong_constant", "wrong_extent"]

@@ -7,7 +7,9 @@ from typing import Any
 import torch
 
 from ..tensor_trees import mapped, tensors_in
-from .drawn import Drawn, Origin, constant, not_known
+from .constants import note_list
+from .drawn import Drawn, Origin, constant, not_known, plain
+from .joins import is_of_the_forward
 
 _RESHAPE = {"view", "reshape", "unsqueeze", "squeeze", "flatten", "view_as", "reshape_as", "ravel", "unflatten"}  # no element moves
 _PROPERTIES = {"T", "mT", "H", "mH"}
@@ -27,7 +29,7 @@ def moved(name: str, args: tuple, kwargs: dict, out: Any, sources: list[Drawn]) 
     chosen_by = [each for each in tensors_in((args[1:], kwargs)) if name in _CHOOSE]
     results = tensors_in(out)
     if not of_data:
-        return [_looked_up(name, chosen_by, each, sources) for each in results]
+        return [_looked_up(name, args, kwargs, chosen_by, sources)] * len(results)
     first = next((each for each in of_data if each.origin.dim is not None), of_data[0])
     dim = first.origin.dim
     if name in _RESHAPE and len(results) == 1 and (place := _reshaped(first, results[0])) is not None:
@@ -47,6 +49,8 @@ def moved(name: str, args: tuple, kwargs: dict, out: Any, sources: list[Drawn]) 
         found = call.__get__(of_numbers) if name in _PROPERTIES else call(of_numbers, *args[1:], **kwargs)  # type: ignore
     except (RuntimeError, TypeError, ValueError):  # a function of the same name that does something else
         return [first.origin.lost(not_known(name))] * len(results)
+    if name in JOIN and all(each.origin.dim is None and each.origin.rows > 1 for each in of_data):
+        note_list(name, of_data)
     origins = []
     for shadow in tensors_in(found):
         place = located(shadow, dim)
@@ -54,7 +58,7 @@ def moved(name: str, args: tuple, kwargs: dict, out: Any, sources: list[Drawn]) 
         if place is None or (live and bool((place[1] < 0).any())):
             others = any(not each.requires_grad and not constant(each, min(dim or 0, each.dim() - 1)) for each in data if each.dim())
             origins.append(first.origin.lost(f"{name} put rows of several examples together", strangers=others))
-        elif not all(_chosen_rightly(each, first, shadow, place, dim) for each in chosen_by):
+        elif not all(_chosen_rightly(each, first, shadow, place, dim) and _stands_there(each, call, of_numbers, args, kwargs, place[0]) for each in chosen_by):
             why = f"{name} chose its elements by a tensor that the loader did not hand out"
             origins.append(first.origin.lost(why, strangers=True))
         else:
@@ -121,15 +125,43 @@ def _chosen_rightly(index: torch.Tensor, data: Drawn, shadow: torch.Tensor, plac
     return _counts_up(index) or index.shape[min(dim, index.dim() - 1)] <= 1 or constant(index, min(dim, index.dim() - 1))
 
 
+def _stands_there(index: torch.Tensor, call: Any, table: Any, args: tuple, kwargs: dict, dim: int | None) -> bool:
+    """Whether the rows of an index stand where those of the data do: x[:, y] takes for each example what the labels of all name. An index of one row
+    shortens the dimension that its rows run along, if anything."""
+    if not isinstance(index, Drawn) or index.origin.dim is None or index.shape[index.origin.dim] < 2:
+        return True
+    given = args[1] if len(args) > 1 else None
+    if index.dtype == torch.bool:
+        behind = isinstance(given, tuple) and len(given) > 1 and isinstance(given[0], slice)
+        return not behind and (given is not index or index.dim() == table.dim() or call is torch.Tensor.__getitem__)
+    one = plain(index).narrow(index.origin.dim, 0, 1)
+
+    def narrowed(value: torch.Tensor) -> torch.Tensor:
+        return one if value is index else value
+
+    try:
+        whole, found = call(table, *args[1:], **kwargs), call(table, *mapped(narrowed, args[1:]), **mapped(narrowed, kwargs))
+    except (RuntimeError, IndexError, TypeError, ValueError):
+        return False
+    return whole.dim() == found.dim() and all(d == dim for d in range(whole.dim()) if whole.shape[d] != found.shape[d])
+
+
 def _counts_up(index: torch.Tensor) -> bool:
     """0, 1, 2, … along one dimension: places, which tell nothing of any row. (Transformers makes its masks so, of [n,1,1,1] and [1,1,1,T].)"""
     return index.numel() == max(index.shape) and index.dtype != torch.bool and torch.equal(index.reshape(-1).cpu(), torch.arange(index.numel(), dtype=index.dtype))
 
 
-def _looked_up(name: str, indices: list[torch.Tensor], out: torch.Tensor, sources: list[Drawn]) -> Origin:
-    """Rows of a table of the caller's, by indices that are drawn."""
-    origin = sources[0].origin
-    if name != "getitem" or len(indices) != 1 or indices[0].dtype == torch.bool:
+def _looked_up(name: str, args: tuple, kwargs: dict, indices: list[torch.Tensor], sources: list[Drawn]) -> Origin:
+    """Rows of a table of the caller's, by indices that are drawn; or each row's own places of a table that is the same for all rows."""
+    origin, table = sources[0].origin, args[0]
+    known = len(indices) == 1 and indices[0].dtype != torch.bool
+    if name in ("gather", "take_along_dim") and known and isinstance(table, torch.Tensor) and table.dim() == indices[0].dim():
+        along = kwargs.get("dim", args[1] if len(args) > 1 and isinstance(args[1], int) else args[2] if len(args) > 2 else None)
+        own = origin.dim is not None and (constant(table, origin.dim) or is_of_the_forward(table, origin.dim - table.dim(), origin))
+        known = isinstance(along, int) and (origin.dim is None or (along % table.dim() != origin.dim and own))
+    elif name != "getitem" or (known and not _stands_there(indices[0], torch.Tensor.__getitem__, args[0], args, kwargs, origin.dim)):
+        known = False
+    if not known:
         return origin.lost(f"{name} looked it up together with other indices")
     return origin.at(origin.dim, origin.ids, moved=True)
 

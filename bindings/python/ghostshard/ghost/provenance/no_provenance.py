@@ -18,6 +18,7 @@ class NoProvenance:
     constants = None
     entries: dict = {}
     listed: frozenset = frozenset()
+    own: tuple = ()
     _latest: Finding | None = None
 
     def read(self, args: tuple, kwargs: dict, *, batch_first: bool, recording: bool, owning: Collection[str]) -> tuple[tuple, dict]:
@@ -25,6 +26,10 @@ class NoProvenance:
         if recording:
             self._latest = Finding(examples=first_tensor(args, kwargs))
         return args, kwargs
+
+    @property
+    def latest(self) -> Finding | None:
+        return self._latest
 
     def taken(self, tensors: list[torch.Tensor], read: list[torch.Tensor]) -> None:
         pass
@@ -38,7 +43,7 @@ class NoProvenance:
     def targets(self, args: tuple, kwargs: dict, beside: dict[str, Any] | None = None) -> tuple[tuple, dict, Finding]:
         return *plain((args, kwargs)), Finding(forward=False)
 
-    def met(self, name: str, constant: Any) -> None:
+    def met(self, name: str, *constants: Any) -> None:
         return None
 
     def losses(self, losses: torch.Tensor) -> torch.Tensor:
@@ -54,6 +59,15 @@ class NoProvenance:
 
     def give_back(self, output: Any, finding: Finding | None = None) -> Any:
         return output
+
+    def gave(self, given: Any) -> None:
+        pass
+
+    def within_layer(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        return plain(args), plain(kwargs)
+
+    def formed(self, losses: torch.Tensor, found: Finding) -> tuple[torch.Tensor, Finding]:
+        return plain(losses), found
 
 
 __all__ = ["NoProvenance"]

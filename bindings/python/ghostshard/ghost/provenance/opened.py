@@ -14,16 +14,17 @@ from ..tensor_trees import tensors_in
 
 
 def opened(
-    function: Callable[[torch.Tensor], torch.Tensor], value: Any, of: type = torch.Tensor, whole: Callable[[Any], Any] | None = None
+    function: Callable[[torch.Tensor], torch.Tensor], value: Any, of: type = torch.Tensor, whole: Callable[[Any], Any] | None = None,
+    closed: tuple[type, ...] = (),
 ) -> Any:
     """The tree, with function(tensor) in the place of every tensor of type `of`. What holds none stays the object that it is.
-    whole(other): what stands in the place of anything else, or itself; it is asked before it is opened."""
+    whole(other): what stands in the place of anything else, or itself; it is asked before it is opened. closed: classes of objects that are not."""
     if isinstance(value, torch.Tensor):
         return function(value) if isinstance(value, of) else value
     if whole is not None and (found := whole(value)) is not value:
         return found
     if isinstance(value, Mapping):
-        made = {name: opened(function, value[name], of, whole) for name in value}
+        made = {name: opened(function, value[name], of, whole, closed) for name in value}
         changed = {name: each for name, each in made.items() if each is not value[name]}
         if not changed:
             return value
@@ -32,18 +33,18 @@ def opened(
             found[name] = each  # type: ignore[index]
         return found
     if isinstance(value, (list, tuple, deque)):
-        items = [opened(function, each, of, whole) for each in value]
+        items = [opened(function, each, of, whole, closed) for each in value]
         if all(one is two for one, two in zip(items, value)):
             return value
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    held = _held(value, of)
+    held = {} if isinstance(value, closed) else _held(value, of)
     if not held:
         return value
     if whole is not None:
         held.update((name, each) for name, each in vars(value).items() if isinstance(each, (int, float, np.generic)))
     found = copy.copy(value)
     for name, each in held.items():
-        object.__setattr__(found, name, opened(function, each, of, whole))
+        object.__setattr__(found, name, opened(function, each, of, whole, closed))
     return found
 
 

@@ -13,12 +13,15 @@ import torch
 
 from ..tensor_trees import mapped, tensors_in
 from .constants import as_read, note_read
+from .courses import course_after
+from .decisions import DECISIONS
 from .drawn import NOT_KNOWN, Drawn, Memory, Origin, constant, drawn, not_known, plain, version_of
 from .functions import ALONG, ASIDE, COUNTS, ELEMENTWISE, EXPOSING, EXTENTS, HELD, LAYERS, LIKE, METADATA, NEW, OF_SEVERAL, name_of
 from .joins import JOINS, elementwise, joined
-from .met import wrong_constant
+from .met import wrong_constant, wrong_extent
 from .moves import MOVES, moved
 from .padded import over_padding
+from .penalties import refuse_penalties
 from .setting import after_setting
 from .strangers import note_backward, refuse_parameters, statistics_of_a_batch, why_strange, write_to_strangers
 from .ways import way_of
@@ -31,9 +34,16 @@ def followed(func: Any, args: tuple, kwargs: dict) -> Any:
     name, writes = name_of(func)
     if name == "iter":
         return iter(followed(torch.unbind, args[:1], {}))
+    if name in ("to", "type_as") and len(args) > 1 and isinstance(args[1], torch.Tensor):  # the other's dtype and device, no value of it
+        if not isinstance(args[0], Drawn):
+            return plain(args[0]).to(args[1].device, args[1].dtype)
+        args = (args[0], args[1].device, args[1].dtype, *args[2:])
+        func, name = torch.Tensor.to, "to"
     if name == "data" and not writes:
         func = torch.Tensor.detach  # the same, but writing to it counts as writing to the tensor
     with torch._C.DisableTorchFunctionSubclass():
+        if func is torch.autograd.grad:
+            refuse_penalties(args, kwargs)
         given = [each for each in tensors_in((args, kwargs)) if isinstance(each, Drawn)]
         for each in given:
             if each.requires_grad and not each.origin.live and isinstance(each.grad_fn, torch.autograd.function.BackwardCFunction):
@@ -66,7 +76,8 @@ def followed(func: Any, args: tuple, kwargs: dict) -> Any:
             return plain(out)  # it has nothing of what is lost but the extents
         if blank:  # torch.zeros(n, classes).scatter_(1, labels, 1) is the labels' own
             return _stamped(name, (torch.zeros(()).expand(out.shape), *args[1:]), kwargs, out, given)
-        return out if targets else _stamped(name, args, kwargs, out, given)
+        is_target = all(any(each is target for target in targets) for each in tensors_in(out))
+        return out if targets and is_target else _stamped(name, args, kwargs, out, given)
 
 
 def _written_whole(name: str, args: tuple, kwargs: dict, target: torch.Tensor, sources: list[Drawn]) -> Origin | None:
@@ -100,6 +111,8 @@ def _noted(name: str, out: Any, given: list[Drawn]) -> Any:
         if constants := getattr(each._origin.memory.piece, "constants", None):
             constants.was_read(f"{name}()")
     note_read(out)
+    if type(out) is bool:
+        DECISIONS.note(out)
     return as_read(out) if name == "item" or counted or (name == "tolist" and given[0].numel() <= _AS_READ) else out
 
 
@@ -116,9 +129,9 @@ def _count_writes(before: list[tuple[Drawn, int, str]]) -> list[torch.Tensor]:
 
 
 def _stamped(name: str, args: tuple, kwargs: dict, out: Any, sources: list[Drawn]) -> Any:
-    counted = name in COUNTS or (name == "where" and len(args) == 1) or any(each.counted for each in sources)
+    counted = name in COUNTS or (name == "where" and len(args) == 1) or _counts_classes(name, args, kwargs) or any(each.counted for each in sources)
     counted = counted or (name == "getitem" and any(each.dtype in (torch.bool, torch.uint8) for each in tensors_in(args[1:])))
-    origins, way = iter(_origins(name, args, kwargs, out, sources)), way_of(name, sources)
+    origins, way, course = iter(_origins(name, args, kwargs, out, sources)), way_of(name, sources), course_after(name, sources)
 
     def stamp(value: torch.Tensor) -> torch.Tensor:
         origin = _with_gradient(next(origins), value, sources)
@@ -126,10 +139,15 @@ def _stamped(name: str, args: tuple, kwargs: dict, out: Any, sources: list[Drawn
             return value
         shares = next((each.origin.memory for each in sources if _share(each, value)), None)
         found: Any = drawn(plain(value), origin if shares is None or origin.memory.lost else origin.within(shares))
-        found.counted, found.way = counted, way
+        found.counted, found.way, found.course = counted, way, course
         return found
 
     return mapped(stamp, out)
+
+
+def _counts_classes(name: str, args: tuple, kwargs: dict) -> bool:
+    """one_hot(y) has as many columns as the largest label of the batch needs."""
+    return name == "one_hot" and kwargs.get("num_classes", args[1] if len(args) > 1 else -1) == -1
 
 
 def _with_gradient(origin: Origin, value: torch.Tensor, sources: list[Drawn]) -> Origin:
@@ -164,7 +182,7 @@ def _written(name: str, target: Drawn, args: tuple, kwargs: dict, sources: list[
         kwargs = {key: value for key, value in kwargs.items() if key != "out"}
         one = _origins(name, args, kwargs, target, sources)[0] if sources else target.origin.lost(f"{name} wrote to it", strangers=True)
     one = _with_gradient(one, target, sources)
-    target.way = way_of(name, sources)
+    target.way, target.course = way_of(name, sources), course_after(name, sources)
     now = target.origin
     now.memory.vouched |= any(each.origin.memory.vouched for each in sources)
     if one.live and not now.live:
@@ -251,7 +269,7 @@ def _along(name: str, args: tuple, kwargs: dict, results: list[torch.Tensor], so
     along = {each % x.dim() for each in dims}
     if origin.dim in along:
         return [origin.lost(f"{name} joined its examples")] * len(results)
-    if wrong := over_padding(name, x, along):
+    if wrong := over_padding(name, x, along) or wrong_extent(name, x, along):
         return [origin.lost(wrong, strangers=True)] * len(results)
     gone = sum(each < origin.dim for each in along)
     return [origin.at(origin.dim if each.dim() == x.dim() else origin.dim - gone, origin.ids, moved=True) for each in results]
@@ -274,7 +292,8 @@ def _layer(name: str, args: tuple, kwargs: dict, out: torch.Tensor, sources: lis
     dims = LAYERS[name]
     least = dims or (1 if name in ("embedding", "one_hot", "bucketize") else 2 if len(sources) == 1 else 3)
     fits = all(each.origin.dim == 0 and each.dim() >= least and each.origin.same_rows(origin) for each in sources)
-    fits = fits and (dims == 0 or all(each.dim() == dims for each in sources)) and out.dim() > 0 and out.shape[0] == sources[0].shape[0]
+    fits = fits and len({each.dim() for each in sources}) == 1  # of tensors with a batch in front the last dimensions stand below each other
+    fits = fits and (dims == 0 or sources[0].dim() == dims) and out.dim() > 0 and out.shape[0] == sources[0].shape[0]
     if name == "matmul":
         fits = fits and (tensors_in((args, kwargs))[0] is sources[0] or sources[0].dim() > 2)
     if name == "batch_norm":

@@ -6,7 +6,9 @@ its output in the autograd graph, and a backward looks from its losses which for
 
 from __future__ import annotations
 
-import itertools
+import linecache
+import os
+import warnings
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
@@ -15,10 +17,13 @@ import torch
 
 from ..listed import Path, leaves_beside, paths_of
 from ..owners import owners_given
-from ..tensor_trees import first_tensor, mapped, tensors_in
+from ..tensor_trees import first_tensor, tensors_in
+from .brought_in import wrong_within
 from .constants import Constants, ReadInt
-from .drawn import VOUCHED, Drawn, Memory, Origin, constant, drawn, plain
+from .drawn import VOUCHED, Drawn, Origin, constant, plain
 from .findings import Finding, in_one_order, is_not, lists_own_entries, mark, not_once, under, wrong_output
+from .orders import order_of_units, orders_of
+from .given_back import GivenBack
 from .handed_out import HandedOut
 from .opened import contents, same_values
 from .unmarked import unmarked
@@ -31,17 +36,24 @@ _BY_HOOK = (
     "a forward pre-hook that was registered after make_private() put another tensor in its place. Register it before make_private(), so "
     "that it is followed, or on the module that make_private() returned"
 )
+_NO_LIST = (
+    "this draw has no example, and is a step like any other: a loop over its examples makes an empty list, and torch.{name} ({place}) takes none. Write "
+    "`torch.{name}(losses) if losses else torch.zeros(0)` there, of inputs torch.zeros(0, ...) of their extents, or let the criterion, the model or the collate_fn form it"
+)
 
 
 class Provenance:
     """batch_first: of make_private(), for tensors whose first two extents are both the number of examples."""
 
     def __init__(self, *, allow_vouched: bool = False, batch_first: bool = True):
-        self._allow_vouched = allow_vouched
+        self._allow_vouched, self._batch_first = allow_vouched, batch_first
         self._latest: Finding | None = None
+        self._warned = False
+        self.own: tuple[torch.Tensor, ...] = ()  # of the last forward's arguments, those that have a row for each of the batch's
         self.entries: dict[tuple, Any] = {}  # of lists with one for each example, in a draw of none (loaders/empty_batch.py)
         self.constants = Constants()
         self._out = HandedOut(self.constants, batch_first=batch_first)
+        self._back = GivenBack(self._out, self.constants, self._wrong_constant)
 
     def forget(self) -> None:
         """A new draw begins."""
@@ -53,6 +65,10 @@ class Provenance:
         """The batch, with Drawn tensors in the place of its own."""
         self.constants.begin_batch(piece.units)
         self.entries = piece.entries
+        name, file, line = self.constants.list_joined or ("", "", 0)
+        if piece.units == 0 and name and not self._warned and "else" not in linecache.getline(file, line):
+            self._warned = True
+            warnings.warn(_NO_LIST.format(name=name, place=f"{os.path.basename(file)}:{line}"), stacklevel=5)
         return batch if piece.units == 0 else self._out.hand_out(piece, batch)
 
     # The loop's side ------------------------------------------------------------------------------------------------
@@ -60,9 +76,13 @@ class Provenance:
     def read(self, args: tuple, kwargs: dict, *, batch_first: bool, recording: bool, owning: Collection[str]) -> tuple[tuple, dict]:
         """The arguments of a model's forward with plain tensors; if it is recorded, what was found is for the mark() that follows. owning:
         the keywords among them that say whose rows or tokens are (packing.py), and are not the model's own."""
+        bare = unmarked(args), unmarked(kwargs)
         if recording:
-            self._latest = self._found(args, kwargs, batch_first, owning)
-        return unmarked(args), unmarked(kwargs)
+            self._latest = replace(self._found(args, kwargs, batch_first, owning), course=self.constants.courses.at("the model", tensors_in((args, kwargs))))
+            pairs = zip(contents((args, kwargs)), contents(bare)) if batch_first else ()
+            self.own = tuple(two for one, two in pairs if isinstance(one, Drawn) and one.origin.dim == 0 and not one.origin.memory.lost)
+            self.constants.within = self.own
+        return bare
 
     def _found(self, args: tuple, kwargs: dict, batch_first: bool, owning: Collection[str] = ()) -> Finding:
         examples = first_tensor(args, kwargs)
@@ -105,8 +125,14 @@ class Provenance:
         """Of the forward that was read last."""
         return self._latest.listed if self._latest is not None else frozenset()
 
+    @property
+    def latest(self) -> Finding | None:
+        """The same forward's."""
+        return self._latest
+
     def taken(self, tensors: list[torch.Tensor], read: list[torch.Tensor]) -> None:
         """What the forward had in the end, and what was read for it: a hook that comes after the reading is not followed."""
+        self.constants.within = None
         strangers = [each for each in tensors if not any(each is one for one in read)]
         if self._latest is None or self._latest.wrong or not strangers:
             return
@@ -211,16 +237,20 @@ class Provenance:
         expected = torch.arange(of[0].rows) if of[0].ids is None else of[0].ids.reshape(-1)
         listed = self._lists_of_units((args, kwargs), expected, of[0].piece)
         apart = {id(each) for each in leaves_beside((args, kwargs), listed)}
-        wrong = wrong or next((found for each in tensors if id(each) in apart and (found := self._wrong_target(each, of[0]))), "")
+        orders = orders_of(given, of[0].piece)
+        wrong = wrong or next((found for each in tensors if id(each) in apart and (found := self._wrong_target(each, of[0], orders))), "")
         wrong = wrong or self._wrong_numbers("the criterion", (args, kwargs), listed)
         wrong = wrong or next((found for name, each in (beside or {}).items() if (found := self._wrong_constant(name, each))), "")
-        return *bare, Finding(wrong, forward=False, listed=listed)
+        order, course = None if of[0].joined else order_of_units(orders, expected, given), self.constants.courses.at("the criterion" if beside is not None else "", given)
+        self.constants.within = None if beside is None else ()  # until formed()
+        return *bare, Finding(wrong, of[0].piece, expected, of[0].rows, packed=of[0].packed, forward=False, listed=listed, order=order, course=course)
 
     def _lists_of_units(self, given: Any, expected: torch.Tensor, piece: Any) -> frozenset[Path]:
         known = lambda value: any(value is each for each in self._out.lists) or lists_own_entries(value, expected, piece)
         return paths_of(known, given)
 
-    def _wrong_target(self, tensor: torch.Tensor, of: Finding) -> str:
+    def _wrong_target(self, tensor: torch.Tensor, of: Finding, orders: list[torch.Tensor]) -> str:
+        """orders: of the outputs that it comes with."""
         if of.piece is None or of.wrong or tensor.numel() == 0:
             return ""
         if not isinstance(tensor, Drawn) and constant(tensor, 0):
@@ -234,14 +264,14 @@ class Provenance:
             return is_not("a target", "it is of another batch of the loader")
         expected = torch.arange(origin.rows) if of.ids is None else of.ids.reshape(-1)
         each, odd = divmod(len(origin.numbers()), max(len(expected), 1))
-        same = not odd and torch.equal(origin.numbers(), expected.repeat_interleave(each))
+        same = not odd and torch.equal(origin.numbers(), expected.repeat_interleave(each)) or any(torch.equal(origin.numbers(), order) for order in orders)
         if same or (origin.dim is None and of.joined):  # packed texts are one row
             return ""
         return is_not("a target", "its rows are of other examples than the model's output, or in another order")
 
-    def met(self, name: str, constant: Any) -> Finding:
-        """What was found of a number, or of a tensor without rows, that met losses."""
-        return Finding(self._wrong_constant(name, constant), forward=False)
+    def met(self, name: str, *constants: Any) -> Finding:
+        """What was found of a number, or of a tensor without rows, that met losses; of losses that met each other, if there is none."""
+        return Finding(next((wrong for each in constants if (wrong := self._wrong_constant(name, each))), ""), forward=False, course=self.constants.courses.at(name))
 
     def _wrong_constant(self, name: str, constant: Any, *, alone: bool = False, single: bool = False) -> str:
         wrong = self.constants.wrong(name, constant, alone=alone, single=single)
@@ -264,31 +294,32 @@ class Provenance:
         finding = finding or self._latest
         if finding is None or finding.wrong or finding.piece is None or finding.rows < 1:
             return output
-        numbers, here = itertools.count(), finding.rows if finding.ids is None else finding.ids.numel()
-
-        def stamp(value: torch.Tensor) -> torch.Tensor:
-            key, memory = ("output", next(numbers), value.dim()), Memory(finding.piece)
-            if type(value) is not torch.Tensor or value.layout is not torch.strided:
-                return value
-            if finding.packed:  # tokens of several texts
-                memory.lost, memory.loose = "the model gave it for texts laid end to end", value.requires_grad
-                return drawn(value, Origin(memory, finding.rows, None, None, True, True)) if value.requires_grad else value
-            if finding.rows == 1 and value.dim():
-                return drawn(value, Origin(memory, 1, None, torch.tensor(0), True, value.requires_grad))
-            dim = -1 if value.dim() == 0 else self._out.dim_of(key, value, here)
-            if dim >= 0:
-                return drawn(value, Origin(memory, finding.rows, dim, finding.ids, True, value.requires_grad))
-            if not value.requires_grad and not self._wrong_constant("the model's output", value, alone=True):
-                return value  # a table
-            memory.lost, memory.loose = "the model gave it for all examples together", value.requires_grad
-            return drawn(value, Origin(memory, finding.rows, None, None, True, value.requires_grad))
-
-        return mapped(stamp, output)
+        return self._back.outputs(output, finding)
 
     def losses(self, losses: torch.Tensor) -> torch.Tensor:
         """[units] losses as the loop gets them, Drawn."""
         found = next((each for each in under([losses]) if each.forward), None)
-        return losses if found is None or found.joined else self.give_back(losses, found)  # one for all rows of a unit
+        return losses if found is None or found.wrong or found.piece is None or found.rows < 1 else self._back.losses(losses, found)
+
+    def gave(self, given: Any) -> None:
+        """Outputs of the forward that was read last, or what a layer in it gets: a followed tensor among them came in by another way than its arguments."""
+        if self._latest is not None and not self._latest.wrong and (found := self._wrong_within("the model's forward", contents(given), self._latest)):
+            self._latest = replace(self._latest, wrong=found)
+
+    def within_layer(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        """The arguments of a layer in a forward, as plain tensors."""
+        if any(isinstance(each, Drawn) for each in tensors_in((args, kwargs))):
+            self.gave((args, kwargs))
+            args, kwargs = plain(args), plain(kwargs)
+        return args, kwargs
+
+    def formed(self, losses: torch.Tensor, found: Finding) -> tuple[torch.Tensor, Finding]:
+        """What a criterion gave, as a plain tensor, with what was found of it too."""
+        self.constants.within = None
+        return plain(losses), replace(found, wrong=found.wrong or self._wrong_within("the criterion", [losses], found))
+
+    def _wrong_within(self, where: str, tensors: list[torch.Tensor], of: Finding) -> str:
+        return wrong_within(where, tensors, of, self._origin_of, (0,) if self._batch_first else (0, 1))
 
     # Marks in the autograd graph ------------------------------------------------------------------------------------
 
@@ -303,7 +334,7 @@ class Provenance:
         found = under([losses])
         if not any(each.forward for each in found) and self._latest is not None:
             found.append(self._latest)  # its output has no mark: a hook took a layer's
-        wrong = next((each.wrong for each in found if each.wrong), "")
+        wrong = next((each.wrong for each in found if each.wrong), "") or self.constants.courses.wrong(found)
         wrong = wrong or next((is_not("the model's input", each.origin.memory.wrong) for one in found for each in one.read if each.origin.memory.wrong), "")
         others = [each for each in found if each.piece is not None and each.piece is not VOUCHED and each.piece is not piece]
         if not wrong and others:

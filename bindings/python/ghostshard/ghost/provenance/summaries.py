@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import bisect
 import collections
+import itertools
 import math
 import struct
 
@@ -32,6 +33,11 @@ class Reads:
     def note(self, value: float) -> None:
         self.latest.append(value)
         self.count += 1
+
+    def since(self, count: int) -> list[float]:
+        """What was read after so many."""
+        news = min(self.count - count, len(self.latest))
+        return list(itertools.islice(self.latest, len(self.latest) - news, None)) if news else []
 
 
 class Summaries:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .constants import Constants, place_of_loop
+from .constants import Constants
 from .drawn import Drawn
+from .places import place_of_loop
 
 _MOST = 1 << 9  # places
 

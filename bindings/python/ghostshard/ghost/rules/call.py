@@ -53,7 +53,7 @@ class Call:
         other extents before."""
         if i == 0 or value.requires_grad or value.dim() > 2 or len(set(value.shape)) > 1:
             return False
-        return self.layer.shares.get(i) == value.dim() or of_places(value)
+        return (self.layer.shares.get(i) == value.dim() or of_places(value)) and not self.layer.is_own(value)
 
     @property
     def kind(self) -> str:

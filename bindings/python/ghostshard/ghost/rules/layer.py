@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 from ..layout import original_class, own_parameters
 from ..recording import RecordingEngine
 from ..rows import rows_in_arguments, rows_of_each
+from ..same_memory import has_rows_of
 from ..shared import plain
 
 Rule = Callable[..., Any]  # rule(layer, *args, **kwargs) of the layer's forward
@@ -121,6 +122,11 @@ class Layer:
         units = self.session.units if x is None else self.engine.units_of(x)
         owners = self.owners()
         return units if owners is None else len(owners)
+
+    def is_own(self, value: torch.Tensor) -> bool:
+        """Whether it is an argument of the forward at hand that is known to have a row for each unit, or a column of one."""
+        given = self.engine.inputs
+        return given is not None and not torch.compiler.is_compiling() and any(has_rows_of(value, each) for each in given.own)
 
     def parts(self, x: torch.Tensor) -> int:
         """How many rows, one after another, each unit has in x [units · parts, ...], if the model flattened them and their order is certain

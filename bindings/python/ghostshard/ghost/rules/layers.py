@@ -55,6 +55,8 @@ def _places_of_all(layer: Layer, ids: torch.Tensor) -> torch.Tensor | None:
         return None
     if ids.dim() > 1 and ids.shape[0] == 1:
         return ids[0]
+    if ids.shape[0] == layer.rows(ids) and (layer.takes_places or of_places(ids)) and layer.is_own(ids):
+        return None  # 0, 1, 2, … by chance
     layer.takes_places = layer.takes_places or ids.shape[0] != layer.rows(ids) or of_places(ids)
     return ids if layer.takes_places else None
 

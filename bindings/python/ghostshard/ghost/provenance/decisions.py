@@ -1,0 +1,61 @@
+"""What a loop asked of values of its batches: every comparison of numbers that were read, and every `if` of a followed tensor, with its place and outcome.
+
+A way (courses.py) or a setting (checks/held_settings.py) that goes with such outcomes may follow from them.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import os
+from collections.abc import Callable
+from typing import Any
+
+from .places import masks_of_transformers, place_of_loop
+
+_MOST = 1 << 12  # that are remembered
+_PYTHON = os.path.join(os.path.dirname(os.__file__), "")  # its own library (json, statistics) decides nothing of a loop
+COMPARISONS = "lt le gt ge eq ne bool".split()
+
+Place = tuple[str, int]
+
+
+class Decisions:
+    """The latest, of all runs of the process."""
+
+    def __init__(self) -> None:
+        self.count = 0  # so far
+        self._latest: collections.deque[tuple[Place, bool]] = collections.deque(maxlen=_MOST)
+
+    def note(self, outcome: bool) -> None:
+        place = place_of_loop()
+        if place[0] == masks_of_transformers() or (place[0].startswith(_PYTHON) and "site-packages" not in place[0]):
+            return
+        self._latest.append((place, outcome))
+        self.count += 1
+
+    def since(self, count: int) -> list[tuple[Place, bool]]:
+        """What was noted after so many."""
+        news = min(self.count - count, len(self._latest))
+        return list(itertools.islice(self._latest, len(self._latest) - news, None)) if news else []
+
+
+DECISIONS = Decisions()
+
+
+def deciding(kind: type, name: str) -> Callable[..., Any]:
+    """A number's comparison, which is noted."""
+    own, of_fractions = getattr(kind, f"__{name}__"), getattr(float, f"__{name}__")
+
+    def compared(self: Any, *others: Any) -> Any:
+        outcome = own(self, *others)
+        if outcome is NotImplemented and others and isinstance(others[0], float):  # a whole number with a fraction
+            outcome = of_fractions(float(self), *others)
+        if outcome is not NotImplemented:
+            DECISIONS.note(outcome)
+        return outcome
+
+    return compared
+
+
+__all__ = ["COMPARISONS", "DECISIONS", "Decisions", "Place", "deciding"]
