@@ -61,7 +61,7 @@ std::optional<Shares> shares_by(const Ratio& ratio_at, double cut) {
   Shares shares;
   for (long double share = 1;;) {
     const long double ratio = ratio_at(static_cast<double>(shares.each.size()));
-    const long double rest = ratio < 1 ? share * ratio / (1 - ratio) : kInfinity;
+    const long double rest = ratio < 1 ? share * ratio / (1 - ratio) : std::numeric_limits<long double>::infinity();
     if (rest <= cut) {
       shares.left_out = static_cast<double>(rest) * (1 + 1e-6);
       return shares;
