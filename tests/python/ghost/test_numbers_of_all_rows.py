@@ -49,7 +49,7 @@ REFUSED = {
     "columns": (less, (6,), lambda m, c, b: of_classes(m, c, b, lambda out, y: out[:, y])),
     "columns_by_index_select": (less, (6,), lambda m, c, b: of_classes(m, c, b, lambda out, y: out.index_select(1, y))),
     "columns_of_inputs": (own, (6,), lambda m, c, b: c(m(b[0] + b[0][:, b[1]].mean(1, keepdim=True)), b[1])),
-    "columns_of_a_table": (own, (6,), lambda m, c, b: c(m(b[0] + torch.eye(6)[:, b[1]][: len(b[0])].sum(1, keepdim=True)), b[1])),
+    "columns_of_a_table": (own, (6,), lambda m, c, b: c(m(b[0] + torch.eye(6)[:, b[1]].sum(1)), b[1])),
     "classes_that_are_there": (nn.CrossEntropyLoss(), (6,), smoothed),
     "mean_over_classes_that_are_there": (own, (6,), lambda m, c, b: c(m(b[0]), b[1]) * F.one_hot(b[1]).float().mean(1)),
     "window_by_a_label": (own, (1, 12), lambda m, c, b: c(m(F.avg_pool1d(b[0], int(b[1].min()) * 2 + len(b[1].unique()), stride=1)[:, 0, :6]), b[1])),
