@@ -324,7 +324,7 @@ class PrivacyEngine(ResumableEngine):
             bins=plan.bins,
             correlation=noise,
         )
-        header = ledger_header(plan, ghost, engine, allow_vouched=asked.allow_vouched, seeded=seeds.sentence(data_loader, ghost.generator))
+        header = ledger_header(plan, ghost, engine, allow_vouched=asked.allow_vouched, seeded=seeds.sentence(data_loader, ghost.generator, poisson=plan.poisson))
         if self._ledger is not None:
             engine.attach_ledger(self._ledger, header)
         own = checkpoint.on_rank_0(engine.ranks, lambda: self._spending.own)  # all ranks are one process here

@@ -61,9 +61,9 @@ def test_a_seed_is_told_when_the_run_begins():
 
 
 @pytest.mark.parametrize("given, said", [
-    ({}, None), ({"coins": seeded()}, "decides which examples are drawn."), ({"noise": seeded()}, "decides the noise."),
+    ({}, None), ({"coins": seeded(), "own_batches": True}, None), ({"coins": seeded()}, "decides which examples are drawn."), ({"noise": seeded()}, "decides the noise."),
     ({"coins": seeded(), "noise": seeded()}, "decides which examples are drawn and the noise."),
-], ids=["none", "coins", "noise", "both"])  # fmt: skip
+], ids=["none", "own_batches", "coins", "noise", "both"])  # fmt: skip
 def test_the_report_assumes_that_the_seed_is_secret(tmp_path, given, said):
     engine = PrivacyEngine()
     engine.attach_ledger(tmp_path / "ledger.jsonl")
