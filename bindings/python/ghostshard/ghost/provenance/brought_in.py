@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from .drawn import VOUCHED, Drawn, Origin
-from .findings import Finding, is_not
+from .findings import Finding, in_its_order, is_not
 
 _BY_ATTRIBUTE = "a tensor that came into {} by another way than its arguments (an attribute, a buffer, a closure; a tensor of the batch comes as an argument)"
 
@@ -39,10 +39,7 @@ def _other_rows(name: str, origin: Origin, of: Finding, dims: tuple[int, ...]) -
         return is_not(name, "its tokens were moved, and which text they are of is not followed") if origin.moved else ""
     if origin.dim is not None and origin.dim not in dims:
         return is_not(name, "its rows stand in another dimension than those of the examples")
-    expected = torch.arange(origin.rows) if of.ids is None else of.ids.reshape(-1)
-    each, odd = divmod(len(origin.numbers()), max(len(expected), 1))
-    same = not odd and torch.equal(origin.numbers(), expected.repeat_interleave(each))
-    return "" if same else is_not(name, "its rows are of other examples than the forward's, or in another order")
+    return "" if in_its_order(origin, of) else is_not(name, "its rows are of other examples than the forward's, or in another order")
 
 
 __all__ = ["wrong_within"]

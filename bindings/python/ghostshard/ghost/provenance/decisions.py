@@ -5,39 +5,25 @@ A way (courses.py) or a setting (checks/held_settings.py) that goes with such ou
 
 from __future__ import annotations
 
-import collections
-import itertools
 import os
 from collections.abc import Callable
 from typing import Any
 
 from .places import masks_of_transformers, place_of_loop
+from .summaries import Latest
 
-_MOST = 1 << 12  # that are remembered
 _PYTHON = os.path.join(os.path.dirname(os.__file__), "")  # its own library (json, statistics) decides nothing of a loop
 COMPARISONS = "lt le gt ge eq ne bool".split()
 
 Place = tuple[str, int]
 
 
-class Decisions:
-    """The latest, of all runs of the process."""
-
-    def __init__(self) -> None:
-        self.count = 0  # so far
-        self._latest: collections.deque[tuple[Place, bool]] = collections.deque(maxlen=_MOST)
-
-    def note(self, outcome: bool) -> None:
+class Decisions(Latest[tuple[Place, bool]]):
+    def note_here(self, outcome: bool) -> None:
         place = place_of_loop()
         if place[0] == masks_of_transformers() or (place[0].startswith(_PYTHON) and "site-packages" not in place[0]):
             return
-        self._latest.append((place, outcome))
-        self.count += 1
-
-    def since(self, count: int) -> list[tuple[Place, bool]]:
-        """What was noted after so many."""
-        news = min(self.count - count, len(self._latest))
-        return list(itertools.islice(self._latest, len(self._latest) - news, None)) if news else []
+        self.note((place, outcome))
 
 
 DECISIONS = Decisions()
@@ -52,7 +38,7 @@ def deciding(kind: type, name: str) -> Callable[..., Any]:
         if outcome is NotImplemented and others and isinstance(others[0], float):  # a whole number with a fraction
             outcome = of_fractions(float(self), *others)
         if outcome is not NotImplemented:
-            DECISIONS.note(outcome)
+            DECISIONS.note_here(outcome)
         return outcome
 
     return compared

@@ -56,6 +56,13 @@ def in_one_order(forwards: list[Finding]) -> bool:
     return len(given) == 0 or (len(given) == len(orders) and all(torch.equal(each.reshape(-1), given[0].reshape(-1)) for each in given))
 
 
+def in_its_order(origin: Origin, of: Finding) -> bool:
+    """Whether rows are those of a forward, in its order, as many of each."""
+    expected = torch.arange(origin.rows) if of.ids is None else of.ids.reshape(-1)
+    each, odd = divmod(len(origin.numbers()), max(len(expected), 1))
+    return not odd and torch.equal(origin.numbers(), expected.repeat_interleave(each))
+
+
 def not_once(origin: Origin, rows: int) -> str:
     """Why a forward does not have each example once; "" if it does."""
     if origin.rows != rows or origin.ids is None:

@@ -29,7 +29,7 @@ def moved(name: str, args: tuple, kwargs: dict, out: Any, sources: list[Drawn]) 
     chosen_by = [each for each in tensors_in((args[1:], kwargs)) if name in _CHOOSE]
     results = tensors_in(out)
     if not of_data:
-        return [_looked_up(name, args, kwargs, chosen_by, sources)] * len(results)
+        return [_looked_up(name, args, kwargs, chosen_by, each, sources) for each in results]
     first = next((each for each in of_data if each.origin.dim is not None), of_data[0])
     dim = first.origin.dim
     if name in _RESHAPE and len(results) == 1 and (place := _reshaped(first, results[0])) is not None:
@@ -58,7 +58,7 @@ def moved(name: str, args: tuple, kwargs: dict, out: Any, sources: list[Drawn]) 
         if place is None or (live and bool((place[1] < 0).any())):
             others = any(not each.requires_grad and not constant(each, min(dim or 0, each.dim() - 1)) for each in data if each.dim())
             origins.append(first.origin.lost(f"{name} put rows of several examples together", strangers=others))
-        elif not all(_chosen_rightly(each, first, shadow, place, dim) and _stands_there(each, call, of_numbers, args, kwargs, place[0]) for each in chosen_by):
+        elif not all(_chosen_rightly(each, first, shadow, place, dim) and _stands_there(each, shadow, call, of_numbers, args, kwargs, place[0]) for each in chosen_by):
             why = f"{name} chose its elements by a tensor that the loader did not hand out"
             origins.append(first.origin.lost(why, strangers=True))
         else:
@@ -125,9 +125,9 @@ def _chosen_rightly(index: torch.Tensor, data: Drawn, shadow: torch.Tensor, plac
     return _counts_up(index) or index.shape[min(dim, index.dim() - 1)] <= 1 or constant(index, min(dim, index.dim() - 1))
 
 
-def _stands_there(index: torch.Tensor, call: Any, table: Any, args: tuple, kwargs: dict, dim: int | None) -> bool:
+def _stands_there(index: torch.Tensor, whole: torch.Tensor, call: Any, table: Any, args: tuple, kwargs: dict, dim: int | None) -> bool:
     """Whether the rows of an index stand where those of the data do: x[:, y] takes for each example what the labels of all name. An index of one row
-    shortens the dimension that its rows run along, if anything."""
+    shortens the dimension of `whole`, which the call gave, that its rows run along, if anything."""
     if not isinstance(index, Drawn) or index.origin.dim is None or index.shape[index.origin.dim] < 2:
         return True
     given = args[1] if len(args) > 1 else None
@@ -140,7 +140,7 @@ def _stands_there(index: torch.Tensor, call: Any, table: Any, args: tuple, kwarg
         return one if value is index else value
 
     try:
-        whole, found = call(table, *args[1:], **kwargs), call(table, *mapped(narrowed, args[1:]), **mapped(narrowed, kwargs))
+        found = call(table, *mapped(narrowed, args[1:]), **mapped(narrowed, kwargs))
     except (RuntimeError, IndexError, TypeError, ValueError):
         return False
     return whole.dim() == found.dim() and all(d == dim for d in range(whole.dim()) if whole.shape[d] != found.shape[d])
@@ -151,7 +151,7 @@ def _counts_up(index: torch.Tensor) -> bool:
     return index.numel() == max(index.shape) and index.dtype != torch.bool and torch.equal(index.reshape(-1).cpu(), torch.arange(index.numel(), dtype=index.dtype))
 
 
-def _looked_up(name: str, args: tuple, kwargs: dict, indices: list[torch.Tensor], sources: list[Drawn]) -> Origin:
+def _looked_up(name: str, args: tuple, kwargs: dict, indices: list[torch.Tensor], out: torch.Tensor, sources: list[Drawn]) -> Origin:
     """Rows of a table of the caller's, by indices that are drawn; or each row's own places of a table that is the same for all rows."""
     origin, table = sources[0].origin, args[0]
     known = len(indices) == 1 and indices[0].dtype != torch.bool
@@ -159,7 +159,7 @@ def _looked_up(name: str, args: tuple, kwargs: dict, indices: list[torch.Tensor]
         along = kwargs.get("dim", args[1] if len(args) > 1 and isinstance(args[1], int) else args[2] if len(args) > 2 else None)
         own = origin.dim is not None and (constant(table, origin.dim) or is_of_the_forward(table, origin.dim - table.dim(), origin))
         known = isinstance(along, int) and (origin.dim is None or (along % table.dim() != origin.dim and own))
-    elif name != "getitem" or (known and not _stands_there(indices[0], torch.Tensor.__getitem__, args[0], args, kwargs, origin.dim)):
+    elif name != "getitem" or (known and not _stands_there(indices[0], out, torch.Tensor.__getitem__, table, args, kwargs, origin.dim)):
         known = False
     if not known:
         return origin.lost(f"{name} looked it up together with other indices")

@@ -112,7 +112,7 @@ def _noted(name: str, out: Any, given: list[Drawn]) -> Any:
             constants.was_read(f"{name}()")
     note_read(out)
     if type(out) is bool:
-        DECISIONS.note(out)
+        DECISIONS.note_here(out)
     return as_read(out) if name == "item" or counted or (name == "tolist" and given[0].numel() <= _AS_READ) else out
 
 

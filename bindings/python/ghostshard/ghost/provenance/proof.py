@@ -21,7 +21,7 @@ from ..tensor_trees import first_tensor, tensors_in
 from .brought_in import wrong_within
 from .constants import Constants, ReadInt
 from .drawn import VOUCHED, Drawn, Origin, constant, plain
-from .findings import Finding, in_one_order, is_not, lists_own_entries, mark, not_once, under, wrong_output
+from .findings import Finding, in_its_order, in_one_order, is_not, lists_own_entries, mark, not_once, under, wrong_output
 from .orders import order_of_units, orders_of
 from .given_back import GivenBack
 from .handed_out import HandedOut
@@ -262,9 +262,7 @@ class Provenance:
             return is_not("a target", "it is a number of the batch, and would stand in every example's loss")
         if origin.memory.piece is not of.piece and not (origin.vouched or of.piece is VOUCHED):
             return is_not("a target", "it is of another batch of the loader")
-        expected = torch.arange(origin.rows) if of.ids is None else of.ids.reshape(-1)
-        each, odd = divmod(len(origin.numbers()), max(len(expected), 1))
-        same = not odd and torch.equal(origin.numbers(), expected.repeat_interleave(each)) or any(torch.equal(origin.numbers(), order) for order in orders)
+        same = in_its_order(origin, of) or any(torch.equal(origin.numbers(), order) for order in orders)
         if same or (origin.dim is None and of.joined):  # packed texts are one row
             return ""
         return is_not("a target", "its rows are of other examples than the model's output, or in another order")

@@ -18,26 +18,33 @@ import collections
 import itertools
 import math
 import struct
+from typing import Generic, TypeVar
 
-_MOST = 1 << 12  # reads that are remembered
+_MOST = 1 << 12  # that are remembered
 _DOUBLE, _SINGLE = 1e-12, 3e-7  # relative; float32: pairwise sums of 4,096 numbers in 13 levels, whose errors of 6e-8 have either sign
 
+T = TypeVar("T")
 
-class Reads:
-    """The latest numbers that were read, of all runs of the process."""
+
+class Latest(Generic[T]):
+    """The latest of what is noted, of all runs of the process."""
 
     def __init__(self) -> None:
-        self.latest: collections.deque[float] = collections.deque(maxlen=_MOST)
+        self.latest: collections.deque[T] = collections.deque(maxlen=_MOST)
         self.count = 0  # so far
 
-    def note(self, value: float) -> None:
+    def note(self, value: T) -> None:
         self.latest.append(value)
         self.count += 1
 
-    def since(self, count: int) -> list[float]:
-        """What was read after so many."""
+    def since(self, count: int) -> list[T]:
+        """What was noted after so many."""
         news = min(self.count - count, len(self.latest))
         return list(itertools.islice(self.latest, len(self.latest) - news, None)) if news else []
+
+
+class Reads(Latest[float]):
+    """Numbers that were read."""
 
 
 class Summaries:
