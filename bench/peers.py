@@ -21,8 +21,8 @@ import sys
 
 from step_peers import ROOT, SHAPES, Engine, in_turns, new_report
 
-ENGINES = ["fsdp2", "fsdp2_accumulate", "ghostshard", "ghostshard_accumulate", "opacus_fsdp", "opacus_dpddp"]
-ON_REQUEST = ["ghostshard_two_passes"]
+ENGINES = ["fsdp2", "fsdp2_accumulate", "ghostshard", "opacus_fsdp", "opacus_dpddp"]
+ON_REQUEST = ["ghostshard_reduced_each", "ghostshard_two_passes"]
 COLUMNS = ("seconds", "processor_seconds", "peak_memory_mib", "loopback_mb", "all_gather_mb", "reduce_scatter_mb",
            "all_reduce_mb")
 GROWTH = 1.1  # of the batch from step to step, in the search for the largest

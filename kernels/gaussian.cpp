@@ -34,7 +34,7 @@ void require_ok(int result, const char* call) {
   }
 }
 
-// One key's keystream; seeking is cheap.
+// One key's keystream.
 class ChaCha20 {
  public:
   explicit ChaCha20(const ChaChaKey& key) : context_(EVP_CIPHER_CTX_new()) {
@@ -47,10 +47,15 @@ class ChaCha20 {
   // Whole or part blocks from `block` on. The caller must not let the counter wrap around: OpenSSL would carry it into
   // the nonce, and that is another parameter's keystream.
   void keystream(const std::array<uint8_t, 12>& nonce, uint32_t block, std::span<uint8_t> out) {
-    std::array<uint8_t, 16> iv;
-    std::memcpy(iv.data(), &block, 4);
-    std::memcpy(iv.data() + 4, nonce.data(), 12);
-    require_ok(EVP_EncryptInit_ex(context_.get(), nullptr, nullptr, nullptr, iv.data()), "EVP_EncryptInit_ex");
+    if (block != next_block_ || nonce != nonce_) {  // seeking takes as long as four blocks
+      std::array<uint8_t, 16> iv;
+      std::memcpy(iv.data(), &block, 4);
+      std::memcpy(iv.data() + 4, nonce.data(), 12);
+      require_ok(EVP_EncryptInit_ex(context_.get(), nullptr, nullptr, nullptr, iv.data()), "EVP_EncryptInit_ex");
+      nonce_ = nonce;
+    }
+    // After a part of a block, and at the counter's end, the next call seeks.
+    next_block_ = out.size() % kBlockBytes == 0 ? block + out.size() / kBlockBytes : kNowhere;
     static constexpr std::array<uint8_t, kChunkBlocks * kBlockBytes> kZeros{};
     while (!out.empty()) {
       const size_t n = std::min(out.size(), kZeros.size());
@@ -77,7 +82,10 @@ class ChaCha20 {
   }
 
  private:
+  static constexpr uint64_t kNowhere = std::numeric_limits<uint64_t>::max();
   std::unique_ptr<EVP_CIPHER_CTX, FreeContext> context_;
+  std::array<uint8_t, 12> nonce_{};
+  uint64_t next_block_ = kNowhere;  // where the context stands
 };
 
 // Elements first, first+1, … up to `size` of a stream, in chunks of whole blocks: visit(32-bit words of the chunk,

@@ -13,6 +13,9 @@ namespace {
 
 using nlohmann::json;
 
+constexpr const char* kEnds = ", where the search ends: ";
+constexpr const char* kLessWouldDo = "less noise would do as well";
+
 // A target, and two of sampling rate, noise multiplier and steps.
 struct Target {
   AccountingOptions accounting;
@@ -69,11 +72,11 @@ int print(const Target& target, const char* unknown, const std::string& headline
     std::cout << all.dump(2) << '\n';
     return 0;
   }
-  std::cout << headline << (limit.empty() ? "" : ", where the search ends: " + limit)
-            << "\n  leads to    epsilon <= " << exact(reached.upper) << " (target " << exact(budget.epsilon.value())
-            << ") at delta = " << exact(budget.delta.value()) << "\n  run         " << steps << " steps, sampling rate "
-            << exact(q.value()) << ", noise multiplier " << exact(sigma.value()) << "\n  accountant  "
-            << budget.accountant << ", adjacency " << to_string(budget.adjacency) << '\n';
+  std::cout << headline << (limit.empty() ? "" : kEnds + limit) << "\n  leads to    epsilon <= " << exact(reached.upper)
+            << " (target " << exact(budget.epsilon.value()) << ") at delta = " << exact(budget.delta.value())
+            << "\n  run         " << steps << " steps, sampling rate " << exact(q.value()) << ", noise multiplier "
+            << exact(sigma.value()) << "\n  accountant  " << budget.accountant << ", adjacency "
+            << to_string(budget.adjacency) << '\n';
   return 0;
 }
 
@@ -87,16 +90,19 @@ int run_bins_noise(const Target& o) {
   const int64_t passes = parse_count("--passes", o.passes);
   const NoiseMultiplier sigma = calibrate_bins_noise(budget, bins, passes);
   const EpsilonBound reached = reached_by(budget, BallsInBinsGaussianEvent{bins, sigma}, passes);
+  const std::string limit = sigma.value() <= kLeastBinsNoise ? kLessWouldDo : "";
   if (o.accounting.json) {
     json all = answer(budget, reached, sigma, "noise_multiplier");
+    if (!limit.empty()) all["search_ended_at"] = limit;
     all["bins"] = bins;
     all["passes"] = passes;
     std::cout << all.dump(2) << '\n';
     return 0;
   }
-  std::cout << "noise multiplier " << up(sigma.value(), 7) << "\n  leads to    epsilon <= " << exact(reached.upper)
-            << " (target " << exact(budget.epsilon.value()) << ") at delta = " << exact(budget.delta.value())
-            << "\n  run         " << passes << " passes, each unit in one of " << bins << " steps of each"
+  std::cout << "noise multiplier " << up(sigma.value(), 7) << (limit.empty() ? "" : kEnds + limit)
+            << "\n  leads to    epsilon <= " << exact(reached.upper) << " (target " << exact(budget.epsilon.value())
+            << ") at delta = " << exact(budget.delta.value()) << "\n  run         " << passes
+            << " passes, each unit in one of " << bins << " steps of each"
             << ", noise multiplier " << exact(sigma.value()) << "\n  accountant  " << budget.accountant
             << ", adjacency " << to_string(budget.adjacency) << '\n';
   return 0;
@@ -106,7 +112,7 @@ int run_noise(const Target& o) {
   if (o.rate.empty() || o.steps.empty() || !o.bins.empty() || !o.passes.empty()) return run_bins_noise(o);
   const NoiseMultiplier sigma = calibrate_noise(o.budget(), o.sampling_rate(), o.step_count());
   return print(o, "noise_multiplier", "noise multiplier " + up(sigma.value(), 7), o.sampling_rate(), sigma,
-               o.step_count(), sigma.value() <= kSmallestSigma ? "less noise would do as well" : "");
+               o.step_count(), sigma.value() <= kSmallestSigma ? kLessWouldDo : "");
 }
 
 int run_steps(const Target& o) {
@@ -118,7 +124,7 @@ int run_steps(const Target& o) {
 int run_rate(const Target& o) {
   const SamplingRate q = calibrate_sampling_rate(o.budget(), o.noise_multiplier(), o.step_count());
   return print(o, "sampling_rate", "sampling rate " + down(q.value(), q.value() > 1e-3 ? 9 : 15), q,
-               o.noise_multiplier(), o.step_count(), "");
+               o.noise_multiplier(), o.step_count(), q.value() >= 1 ? "no sampling is needed" : "");
 }
 
 }  // namespace

@@ -7,7 +7,9 @@
 #include <limits>
 #include <numbers>
 
+#include "accountant/contour/in_parts.h"
 #include "accountant/contour/large_line.h"
+#include "accountant/contour/line_moments.h"
 #include "accountant/gaussian/chernoff.h"
 #include "accountant/gaussian/least_double.h"
 
@@ -18,7 +20,6 @@ using Complex = std::complex<double>;
 constexpr double kRounding = std::numeric_limits<double>::epsilon();
 constexpr auto kLongRounding = static_cast<double>(std::numeric_limits<long double>::epsilon());
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr int64_t kMostMeshNodes = 400'000;  // of all moments; a kilobyte each
 constexpr int64_t kMostNodes = 2'000'000;
 // If the integrand exceeds the integral by more than this power of e, both are kept in long double where that is cheap;
 // also where the rounding of double may add more than kMostRounding to epsilon and it is affordable.
@@ -62,26 +63,6 @@ double rest_beyond(const LogRest& log_rest, double t, double step, double wanted
     t *= 2;
   }
   return kInfinity;
-}
-
-// The moments of all phases on a line.
-struct LineMoments {
-  std::vector<PhaseMoment> each;
-  long double log_scale = 0;  // log M(c) of all executions, as the moments are divided by it
-  size_t nodes = 0;           // of all meshes
-};
-std::optional<LineMoments> moments_on_line(Direction direction, std::span<const ComposedRelease> phases, double c) {
-  int64_t needed = 0;
-  for (const ComposedRelease& phase : phases) needed += PhaseMoment::nodes_needed(direction, phase, c);
-  if (needed > kMostMeshNodes) return std::nullopt;
-  LineMoments moments;
-  for (const ComposedRelease& phase : phases) {
-    moments.each.emplace_back(direction, phase, c, false);
-    moments.log_scale += moments.each.back().log_scale();
-    moments.nodes += moments.each.back().nodes();
-  }
-  moments.nodes = std::max<size_t>(moments.nodes, 1);
-  return moments;
 }
 
 // How far the nodes must go for the rest beyond them to be at most `wanted`. Nothing if that is beyond `farthest`.
@@ -196,7 +177,7 @@ std::optional<ContourLine> ContourLine::make(Direction direction, std::span<cons
   }
   const auto take = [&, &line = line, &moments = moments, &n = n] {  // clang 14 captures no bindings
     if (line.precise_)
-      for (size_t i = 0; i < phases.size(); ++i) moments.each[i] = PhaseMoment(direction, phases[i], line.c_, true);
+      moments.each = each_moment(direction, phases, line.c_, true, static_cast<int64_t>(moments.nodes));
     line.take_integrand(moments.each, n, rule);
   };
   take();
@@ -240,11 +221,15 @@ void ContourLine::take_integrand(std::span<const PhaseMoment> moments, size_t n,
     error_[k] += value.relative_error * (1 + error_[k]);  // (1+a)(1+b) - 1 <= a + b(1+a)
     sizes[k] += modulus_at_most(value.log_power);
   };
-  for (const PhaseMoment& moment : moments)
-    if (precise_)
-      moment.sweep<long double>(step<long double>(), n, add);
-    else
-      moment.sweep<double>(step<double>(), n, add);
+  size_t nodes = 0;
+  for (const PhaseMoment& moment : moments) nodes += moment.nodes();
+  in_parts(n, kNodesOfAPart, static_cast<double>(nodes), [&](size_t first, size_t end) {
+    for (const PhaseMoment& moment : moments)
+      if (precise_)
+        moment.sweep<long double>(step<long double>(), first, end, add);
+      else
+        moment.sweep<double>(step<double>(), first, end, add);
+  });
   const double unit = precise_ ? static_cast<double>(std::numeric_limits<long double>::epsilon()) : kRounding;
   const double adding = kLongRounding * static_cast<double>(moments.size());
   for (size_t k = 0; k < n; ++k) {

@@ -56,10 +56,10 @@ class LineMoment {
   template <class Real>  // double, or long double if precise
   Value at(Real t) const;
 
-  // at(k·step) for k = 0, …, n-1, one after the other: many times faster than one by one (contour_sweep.cpp).
+  // at(k·step) for k = first, …, end - 1, from one to the next: many times faster than one by one (contour_sweep.cpp).
   using Visitor = std::function<void(size_t k, const Value&)>;
   template <class Real>
-  void sweep(Real step, size_t n, const Visitor& visit) const;
+  void sweep(Real step, size_t first, size_t end, const Visitor& visit) const;
 
   // An upper bound on log |M(c+it')/M(c)|^count for all t' >= t.
   double log_rest(double t) const;

@@ -93,7 +93,7 @@ void LineMoment::sweep_direct(double step, size_t first, size_t n, const Visitor
 template <class Real>
 class LineMoment::ExcessSweep {
  public:
-  // n: nodes of the whole line.
+  // n: nodes that are to be visited.
   ExcessSweep(const LineMoment& moment, Real step, size_t n)
       : moment_(moment),
         step_(step),
@@ -277,10 +277,10 @@ class LineMoment::ExcessSweep {
 };
 
 template <class Real>
-void LineMoment::sweep(Real step, size_t n, const Visitor& visit) const {
+void LineMoment::sweep(Real step, size_t first, size_t n, const Visitor& visit) const {
   size_t end = n;  // of the excess form, which holds up to some t
   if (!exact_)
-    for (size_t low = 0; low < end;) {
+    for (size_t low = first; low < end;) {
       const size_t middle = low + (end - low) / 2;
       if (in_excess_form(static_cast<double>(step) * static_cast<double>(middle)))
         low = middle + 1;
@@ -288,14 +288,14 @@ void LineMoment::sweep(Real step, size_t n, const Visitor& visit) const {
         end = middle;
     }
   // A short line loses no time node by node, and no digits.
-  if (exact_ || (n < kShort && sizeof(Real) == sizeof(double)))
-    for (size_t k = 0; k < end; ++k) visit(k, at<Real>(step * static_cast<Real>(k)));
-  else
-    ExcessSweep<Real>(*this, step, end).run(0, end, visit);
+  if (exact_ || (n - first < kShort && sizeof(Real) == sizeof(double)))
+    for (size_t k = first; k < end; ++k) visit(k, at<Real>(step * static_cast<Real>(k)));
+  else if (first < end)
+    ExcessSweep<Real>(*this, step, end - first).run(first, end, visit);
   sweep_direct(static_cast<double>(step), end, n, visit);
 }
 
-template void LineMoment::sweep<double>(double, size_t, const Visitor&) const;
-template void LineMoment::sweep<long double>(long double, size_t, const Visitor&) const;
+template void LineMoment::sweep<double>(double, size_t, size_t, const Visitor&) const;
+template void LineMoment::sweep<long double>(long double, size_t, size_t, const Visitor&) const;
 
 }  // namespace ghostshard::accountant

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "accountant/contour/contour_line.h"
+#include "accountant/contour/in_parts.h"
 #include "accountant/contour/large_line.h"
 #include "accountant/gaussian/near_one.h"
 
@@ -70,48 +71,53 @@ void ContourLine::take_large(std::span<const PhaseMoment> moments, std::span<con
   std::vector<double> sizes(n, 0);
   std::vector<LineMoment::Value> of_one(n);
   double above = 0;
-  auto next = large.begin();
-  for (size_t i = 0; i < moments.size(); ++i) {
-    moments[i].sweep<double>(step<double>(), n, [&](size_t k, const LineMoment::Value& value) {
-      of_one[k] = value;
-      integrand_[k] += value.log_power;
-      error_[k] += value.relative_error * (1 + error_[k]);  // (1+a)(1+b) - 1 <= a + b(1+a)
-      sizes[k] +=
-          std::abs(static_cast<double>(value.log_power.real())) + std::abs(static_cast<double>(value.log_power.imag()));
-    });
-    if (cut_->whole[i]) continue;
-    const LargeLosses& cut = *next++;
-    const double count = cut.count();
-    above += 1.01 * count * cut.log_m_error();
-    cut.sweep(step<double>(), n, [&](size_t k, Complex g, double error) {
-      Node& node = nodes[k];
-      const auto& [log_power, relative_error] = of_one[k];
-      const double size_g = std::abs(g.real()) + std::abs(g.imag());
-      node.most += count * (size_g + error) * (1 + 4 * kRounding);
-      if (!(relative_error < kMostError)) {
-        node.of_s = std::numeric_limits<double>::infinity();
-        return;
-      }
-      // M of one execution. Of T of them together |log| errs by 1.1 times the relative error at most.
-      const Complex log_m(log_power / static_cast<long double>(count));
-      const double of_m =
-          1.1 * relative_error / count + kRounding * (8 + 2 * std::abs(log_m.real()) + 2 * std::abs(log_m.imag()));
-      const Complex ratio = g * std::exp(-log_m);
-      const double of_ratio =
-          error * std::exp(-log_m.real()) * 1.01 + (std::abs(ratio.real()) + std::abs(ratio.imag())) * 1.2 * of_m;
-      const Complex term = count * log_of_one_and(-ratio);
-      const double least = std::abs(1.0 - ratio) * (1 - 8 * kRounding) - of_ratio;  // of |B/M|
-      if (!(least > 0)) {
-        node.of_s = std::numeric_limits<double>::infinity();
-        return;
-      }
-      const double size = std::abs(term.real()) + std::abs(term.imag());
-      node.s += term;
-      node.size_s += size;
-      node.of_s += count * (of_ratio + 8 * kRounding * (std::abs(ratio.real()) + std::abs(ratio.imag()))) / least +
-                   4 * kRounding * size;
-    });
-  }
+  for (const LargeLosses& cut : large) above += 1.01 * cut.count() * cut.log_m_error();
+  const auto take_part = [&](size_t first, size_t end) {
+    auto next = large.begin();
+    for (size_t i = 0; i < moments.size(); ++i) {
+      moments[i].sweep<double>(step<double>(), first, end, [&](size_t k, const LineMoment::Value& value) {
+        of_one[k] = value;
+        integrand_[k] += value.log_power;
+        error_[k] += value.relative_error * (1 + error_[k]);  // (1+a)(1+b) - 1 <= a + b(1+a)
+        sizes[k] += std::abs(static_cast<double>(value.log_power.real())) +
+                    std::abs(static_cast<double>(value.log_power.imag()));
+      });
+      if (cut_->whole[i]) continue;
+      const LargeLosses& cut = *next++;
+      const double count = cut.count();
+      cut.sweep(step<double>(), first, end, [&](size_t k, Complex g, double error) {
+        Node& node = nodes[k];
+        const auto& [log_power, relative_error] = of_one[k];
+        const double size_g = std::abs(g.real()) + std::abs(g.imag());
+        node.most += count * (size_g + error) * (1 + 4 * kRounding);
+        if (!(relative_error < kMostError)) {
+          node.of_s = std::numeric_limits<double>::infinity();
+          return;
+        }
+        // M of one execution. Of T of them together |log| errs by 1.1 times the relative error at most.
+        const Complex log_m(log_power / static_cast<long double>(count));
+        const double of_m =
+            1.1 * relative_error / count + kRounding * (8 + 2 * std::abs(log_m.real()) + 2 * std::abs(log_m.imag()));
+        const Complex ratio = g * std::exp(-log_m);
+        const double of_ratio =
+            error * std::exp(-log_m.real()) * 1.01 + (std::abs(ratio.real()) + std::abs(ratio.imag())) * 1.2 * of_m;
+        const Complex term = count * log_of_one_and(-ratio);
+        const double least = std::abs(1.0 - ratio) * (1 - 8 * kRounding) - of_ratio;  // of |B/M|
+        if (!(least > 0)) {
+          node.of_s = std::numeric_limits<double>::infinity();
+          return;
+        }
+        const double size = std::abs(term.real()) + std::abs(term.imag());
+        node.s += term;
+        node.size_s += size;
+        node.of_s += count * (of_ratio + 8 * kRounding * (std::abs(ratio.real()) + std::abs(ratio.imag()))) / least +
+                     4 * kRounding * size;
+      });
+    }
+  };
+  size_t meshes = 0;
+  for (const PhaseMoment& moment : moments) meshes += moment.nodes();
+  in_parts(n, kNodesOfAPart, static_cast<double>(meshes), take_part);
   const double adding = static_cast<double>(moments.size()) * kRounding;
   for (size_t k = 0; k < n; ++k) {
     const Node& node = nodes[k];

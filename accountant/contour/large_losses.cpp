@@ -172,9 +172,9 @@ void LargeLosses::add_node(const Frame& frame, int64_t i) {
 }
 
 // As LineMoment::sweep_direct.
-void LargeLosses::sweep(double step, size_t n, const Visitor& visit) const {
+void LargeLosses::sweep(double step, size_t first, size_t end, const Visitor& visit) const {
   const size_t size = l_re_.size();
-  Turning<double> nodes(n);
+  Turning<double> nodes(end - first);
   std::vector<size_t> kept(size);
   std::iota(kept.begin(), kept.end(), size_t{0});
   std::vector<Turning<double>::Factors> factors(size);
@@ -187,8 +187,8 @@ void LargeLosses::sweep(double step, size_t n, const Visitor& visit) const {
   of_turns *= 1.01;
   double damped = 0;
   const double negligible = kDamped / (count_ * static_cast<double>(size));
-  for (size_t k = 0; k < n; k += kTurnsAtOnce) {
-    if (k % nodes.steps() == 0) {
+  for (size_t k = first; k < end; k += kTurnsAtOnce) {
+    if ((k - first) % nodes.steps() == 0) {
       const double t = step * static_cast<double>(k);
       nodes.clear();
       std::erase_if(kept, [&](size_t j) {
@@ -205,7 +205,7 @@ void LargeLosses::sweep(double step, size_t n, const Visitor& visit) const {
     }
     TurnSums<double> sums;
     nodes.sums_and_turn(sums);
-    for (size_t i = 0; i < kTurnsAtOnce && k + i < n; ++i)
+    for (size_t i = 0; i < kTurnsAtOnce && k + i < end; ++i)
       visit(k + i, {sums.re[i], sums.im[i]},
             error_ + step * static_cast<double>(k + i) * error_per_p_ + of_turns + damped);
   }

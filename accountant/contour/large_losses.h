@@ -36,7 +36,7 @@ class LargeLosses {
   // G(c + it)/M(c) of one execution at t = k·step, k = 0, …, n - 1, and a bound on its error. It is divided by the
   // number that LineMoment divides by.
   using Visitor = std::function<void(size_t k, std::complex<double> value, double error)>;
-  void sweep(double step, size_t n, const Visitor& visit) const;
+  void sweep(double step, size_t first, size_t end, const Visitor& visit) const;
   // About how many terms a sweep adds up: most nodes are soon damped below any use.
   double work(double step, size_t n) const;
   // An upper bound on log |G(c + it')/M(c)| of one execution for all t' >= t.

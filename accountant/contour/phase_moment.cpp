@@ -86,25 +86,25 @@ LineMoment::Value PhaseMoment::mixed(LongComplex less_one, double error) const {
 }
 
 template <class Real>
-void PhaseMoment::sweep(Real step, size_t n, const LineMoment::Visitor& visit) const {
+void PhaseMoment::sweep(Real step, size_t first, size_t end, const LineMoment::Visitor& visit) const {
   if (!mixture_) {
-    parts_.front().sweep<Real>(step, n, visit);
+    parts_.front().sweep<Real>(step, first, end, visit);
     return;
   }
-  std::vector<LongComplex> less_one(n);
-  std::vector<double> error(n);
+  std::vector<LongComplex> less_one(end - first);
+  std::vector<double> error(end - first);
   for (size_t j = 0; j < parts_.size(); ++j) {
     const auto share = static_cast<double>(shares_[j]);
-    parts_[j].sweep<Real>(step, n, [&](size_t k, const LineMoment::Value& value) {
-      less_one[k] += shares_[j] * exp_less_one(value.log_power);
+    parts_[j].sweep<Real>(step, first, end, [&](size_t k, const LineMoment::Value& value) {
+      less_one[k - first] += shares_[j] * exp_less_one(value.log_power);
       const auto modulus = static_cast<double>(std::exp(value.log_power.real()));
-      error[k] += share * (modulus * value.relative_error + 16 * kLongRounding) * (1 + 4 * kRounding);
+      error[k - first] += share * (modulus * value.relative_error + 16 * kLongRounding) * (1 + 4 * kRounding);
     });
   }
-  for (size_t k = 0; k < n; ++k) visit(k, mixed(less_one[k], error[k]));
+  for (size_t k = first; k < end; ++k) visit(k, mixed(less_one[k - first], error[k - first]));
 }
-template void PhaseMoment::sweep<double>(double, size_t, const LineMoment::Visitor&) const;
-template void PhaseMoment::sweep<long double>(long double, size_t, const LineMoment::Visitor&) const;
+template void PhaseMoment::sweep<double>(double, size_t, size_t, const LineMoment::Visitor&) const;
+template void PhaseMoment::sweep<long double>(long double, size_t, size_t, const LineMoment::Visitor&) const;
 
 LineMoment::ShiftedRest PhaseMoment::log_rest_at_one_shift(double t) const {
   return parts_.front().log_rest_at_one_shift(t);

@@ -21,7 +21,7 @@ class PhaseMoment {
   // As LineMoment's.
   long double log_scale() const { return log_scale_; }
   template <class Real>
-  void sweep(Real step, size_t n, const LineMoment::Visitor& visit) const;
+  void sweep(Real step, size_t first, size_t end, const LineMoment::Visitor& visit) const;
   double log_rest(double t) const;
   double log_most() const;  // the same for all t, without a look at them: |M| <= M(c)
   // Where log_rest looks first: near the best shift of another phase. It bounds less from there alone if that is bad.

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <future>
 #include <limits>
 #include <sstream>
+#include <thread>
 
 #include "accountant/gaussian/chernoff.h"
 #include "accountant/gaussian/single_release.h"
@@ -51,6 +53,13 @@ std::string describe(const Shape& shape, const std::optional<BlockPlan>& plan = 
   if (plan) text << plan->blocks << " blocks, each on a mesh of " << plan->h << ", composed on a ";
   text << "grid of " << shape.grid.n << " losses, mesh " << shape.grid.h << ", tilt " << shape.grid.c;
   return text.str();
+}
+
+// The other side at the same time, in a thread of its own if there is one: the two share nothing.
+template <class Make>
+std::future<Side> beside(const Make& make) {
+  const bool alone = std::thread::hardware_concurrency() < 2;
+  return std::async(alone ? std::launch::deferred : std::launch::async | std::launch::deferred, make);
 }
 
 // Where a falling function crosses `level` within [low, high], from the side that keeps `holds`.
@@ -155,6 +164,8 @@ class EpsilonSearch {
                           ? blocks_for(sketches_, phases_, shape, log_delta_, tolerance_, most_for_blocks())
                           : std::nullopt;
     const Shape& used = plan ? plan->coarse : shape;
+    std::future<Side> other;
+    if (located_ && !request_.upper_only) other = beside([&] { return side(shape, plan, false); });
     const Side upper = side(shape, plan, true);
     const double h = used.grid.h;
     const double first = std::max(0.0, (static_cast<double>(used.start) + 2) * h);
@@ -180,8 +191,7 @@ class EpsilonSearch {
       locate(bound.upper, shape, h);
       return std::nullopt;
     }
-    if (!request_.upper_only)
-      bound.lower = lower_end(side(shape, plan, false), used.grid.c, {first, bound.upper}, delta_);
+    if (!request_.upper_only) bound.lower = lower_end(other.get(), used.grid.c, {first, bound.upper}, delta_);
     const double width = close(bound);
     if (again(bound, width, shape, plan, upper)) return std::nullopt;
     return bound;
@@ -298,14 +308,19 @@ std::optional<DirectionBound> grid_delta(Direction direction, const std::vector<
     const auto shape = shape_for(sketches, c, epsilon - 4 / c * 1e-3, epsilon, log_delta, kDeltaTolerance / c,
                                  last ? most : kFewestPoints, last && table ? std::min(most, kEnoughPoints) : 0);
     if (!shape) return std::nullopt;
-    const Side upper(pieces_of_phases(direction, phases, *shape, true), *shape, true);
+    const auto side = [&](bool less_private) {
+      return Side(pieces_of_phases(direction, phases, *shape, less_private), *shape, less_private);
+    };
+    std::future<Side> other;
+    if (last) other = beside([&] { return side(false); });
+    const Side upper = side(true);
     DirectionBound bound{0, 0, 1, describe(*shape)};
     bound.upper = std::min(1.0, upper.delta(epsilon));
     if (!last) {
       log_delta = std::min(std::log(std::max(bound.upper, 1e-300)), 0.0);
       continue;
     }
-    const Side lower(pieces_of_phases(direction, phases, *shape, false), *shape, false);
+    const Side lower = other.get();
     const double found = lower.delta(epsilon) - alias(lower, shape->grid.c, epsilon);
     bound.lower = found > 0 ? std::min(found, bound.upper) : 0;  // no number says nothing
     bound.estimate = bound.lower + (bound.upper - bound.lower) / 2;

@@ -130,9 +130,9 @@ void Line::take_integrand(std::span<const PhaseMoment> moments, size_t n, bool p
   const long double step = step_of(period_);
   for (const PhaseMoment& moment : moments)
     if (precise)
-      moment.sweep<long double>(step, n, add);
+      moment.sweep<long double>(step, 0, n, add);
     else
-      moment.sweep<double>(static_cast<double>(step), n, add);
+      moment.sweep<double>(static_cast<double>(step), 0, n, add);
   const double unit = precise ? kLongRounding : kRounding;
   for (size_t k = 0; k < n; ++k) {
     const LongComplex z(c_, step * static_cast<long double>(k));

@@ -12,7 +12,7 @@ With --optimizer NAME (step_optimizers.py) an answer has six numbers more, of ra
 it has to send by all-gather, reduce-scatter, all-reduce and all-to-all.
 
 Engines: fsdp2 (PyTorch's fully_shard per block, no privacy), fsdp2_accumulate (the same, gradients reduced with the last
-microbatch), ghostshard, ghostshard_accumulate, ghostshard_two_passes (memory_budget=0), opacus_fsdp (Opacus' ghost_fsdp), opacus_dpddp (Opacus' ghost, model
+microbatch), ghostshard, ghostshard_reduced_each (accumulate=False), ghostshard_two_passes (memory_budget=0), opacus_fsdp (Opacus' ghost_fsdp), opacus_dpddp (Opacus' ghost, model
 whole on every rank).
 """
 
@@ -83,7 +83,7 @@ def build(engine, args):
     if engine.startswith("ghostshard"):
         from ghostshard import FSDP2Wrapper, PrivacyEngine
 
-        options = {"accumulate": engine.endswith("accumulate")}
+        options = {"accumulate": False} if engine.endswith("reduced_each") else {}
         if engine.endswith("two_passes"):
             options["memory_budget"] = 0
         return Private(FSDP2Wrapper(model, mesh=mesh), PrivacyEngine(), "ghost_fsdp", optimizer, **options)

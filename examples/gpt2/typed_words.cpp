@@ -49,7 +49,11 @@ std::map<std::string, std::string> values_of(const std::vector<CLI::Option_group
 std::string mistake_in_words(const CLI::ParseError& error, const CLI::App& app,
                              const std::vector<CLI::Option_group*>& groups) {
   if (dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr) return accountant::plain_sentence(error.what());
-  return accountant::not_expected(app.remaining(/*recurse=*/true), names_of(groups));
+  const std::vector<std::string> words = app.remaining(/*recurse=*/true);
+  const std::string sentence = accountant::not_expected(words, names_of(groups));
+  const CLI::Option* plan = app.get_option_no_throw("--explain-plan");  // the one switch that may have a value
+  const bool apart = plan != nullptr && plan->count() > 0 && words == std::vector<std::string>{"all"};
+  return sentence + (apart ? "; did you mean --explain-plan=all?" : "");
 }
 
 std::string mistake_in_file(const std::string& file, const CLI::ConfigError& error,

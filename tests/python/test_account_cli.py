@@ -247,6 +247,20 @@ def test_steps_say_where_their_search_ends(account):
     assert "search_ended_at" not in answer(account("steps", "-e", "3", "-d", "1e-5", "-q", "0.01", "-s", "1", "--json"))
 
 
+@pytest.mark.parametrize(
+    "line, end",
+    {
+        "least_noise": (["noise", "-e", "1e7", "-d", "1e-3", "-q", "0.1", "-t", "2"], "less noise would do as well"),
+        "least_noise_of_bins": (["noise", "-e", "1e6", "-d", "1e-3", "--bins", "4", "--passes", "1"], "less noise would do as well"),
+        "whole_data": (["rate", "-e", "20", "-d", "1e-3", "-s", "5", "-t", "3"], "no sampling is needed"),
+    }.values(),
+    ids=["least_noise", "least_noise_of_bins", "whole_data"],
+)
+def test_other_searches_say_where_they_end(account, line, end):
+    assert answer(account(*line, "--json"))["search_ended_at"] == end
+    assert f", where the search ends: {end}" in account(*line).stdout
+
+
 def test_truncation_costs_more_than_poisson(account):
     poisson = answer(account("epsilon", "--phase", "256/60000:1.1:5000", "-d", "1e-6", "--json"))["upper"]
     line = ["epsilon", "--truncated-phase", "300:60000:256/60000:1.1:5000", "-d", "1e-6", "--json", "--adjacency"]

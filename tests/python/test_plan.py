@@ -20,6 +20,12 @@ def test_explain_plan_has_a_line_for_every_block(program):
     assert any(line.startswith("Sent by a rank for each logical batch:") for line in table)
 
 
+def test_explain_plan_takes_its_value_as_one_word(program):
+    done = program.run([*arguments(PRIVATE), "--explain-plan", "all"])
+    assert done.code == 2
+    assert "not expected: all; did you mean --explain-plan=all?" in done.err
+
+
 def test_explain_plan_all_prints_the_plans_of_all_budgets(program):
     done = program.run(arguments(PRIVATE, eval_data="public.safetensors") + ["--explain-plan=all"])
     assert done.code == 0, done.err

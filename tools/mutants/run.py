@@ -1,6 +1,6 @@
 """Plants each fault of tools/mutants/mutants.toml in a copy of the tree, builds it and runs the tests that must see it.
 
-Usage: tools/mutants/run.py [--short] [--only NAME ...] [--list] [--here] [-j N]
+Usage: tools/mutants/run.py [--short] [--fact N] [--only NAME ...] [--list] [--here] [-j N]
 
 The copy lies in build/mutants/tree and is built there incrementally (with ccache, mostly from what was compiled before).
 --here plants them in this tree instead, which saves the copy's first build: for a checkout that nobody edits or builds
@@ -52,6 +52,7 @@ class Mutant:
     killed_by: tuple[str, ...]
     edits: tuple[Edit, ...]
     short: bool
+    fact: int | str = 0  # of docs/guarantee.md; "optimizer": none
 
 
 def read_list(path: Path = LIST) -> list[Mutant]:
@@ -59,7 +60,7 @@ def read_list(path: Path = LIST) -> list[Mutant]:
     for entry in tomllib.loads(path.read_text(encoding="utf-8"))["mutant"]:
         edits = tuple(Edit(each["file"], each["old"], each["new"]) for each in entry.get("edit", [entry]))
         mutants.append(
-            Mutant(entry["name"], entry["why"], tuple(entry["killed_by"]), edits, bool(entry.get("short", False)))
+            Mutant(entry["name"], entry["why"], tuple(entry["killed_by"]), edits, bool(entry.get("short", False)), entry["fact"])
         )
     return mutants
 
@@ -212,6 +213,7 @@ def table(results: list[tuple[Mutant, str | None]]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--short", action="store_true", help="one fault of each kind")
+    parser.add_argument("--fact", help='those that try this fact of docs/guarantee.md; "optimizer": those that spoil a model, not epsilon')
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these faults")
     parser.add_argument("--list", action="store_true", help="print the names and end")
     parser.add_argument("--here", action="store_true", help="in this tree, not in a copy: nobody may edit or build it meanwhile")
@@ -221,10 +223,12 @@ def main() -> int:
     faults = faults_of(mutants)
     unknown = sorted(set(given.only or ()) - {mutant.name for mutant in mutants})
     faults += [f"--only: there is no mutant {name}" for name in unknown]
+    if given.fact is not None and given.fact not in {str(mutant.fact) for mutant in mutants}:
+        faults.append(f"--fact: no mutant tries {given.fact}")
     if faults:
         print("mutants:", *faults, sep="\n  ", file=sys.stderr)
         return 2
-    chosen = [m for m in mutants if (not given.short or m.short) and (not given.only or m.name in given.only)]
+    chosen = [m for m in mutants if (not given.short or m.short) and given.fact in (None, str(m.fact)) and (not given.only or m.name in given.only)]
     if given.list:
         print(*(f"{m.name}: {m.why}" for m in chosen), sep="\n")
         return 0

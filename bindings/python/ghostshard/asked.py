@@ -19,7 +19,7 @@ __all__ = ["MODES", "Asked", "asked_for", "refuse_ours"]
 
 MODES = ("ghost", "ghost_fsdp")
 
-_OF_THE_ENGINE = {"memory_budget": None, "accumulate": False, "attribution_check": True}
+_OF_THE_ENGINE = {"memory_budget": None, "accumulate": None, "attribution_check": True}
 _OF_THE_BATCHES = {"accumulation_steps": 1, "own_batches": False, "allow_vouched": False}
 _OPACUS = tuple(inspect.signature(opacus.PrivacyEngine.make_private).parameters)
 _OURS = {**dict.fromkeys(kind_of_steps.ARGUMENTS), **_OF_THE_ENGINE, **_OF_THE_BATCHES}  # that Opacus' modes do not have, and what they are if left out

@@ -101,7 +101,7 @@ class PrivacyEngine(ResumableEngine):
         `allow_vouched` (True: tensors of ghostshard.vouch_for() are taken, and the report says so), `memory_budget` (what a
         microbatch may record until it is clipped, in bytes or as "1.05x" of a step without privacy; if it takes more, a second
         backward recomputes the records, with 0 from the beginning; by default what the machine has room for), `accumulate` (sum the
-        microbatches of a step on the rank, reduce once),
+        microbatches of a step on the rank, reduce once; by default if there are several, and room),
         `attribution_check` (True: models whose examples' gradients depend on each other are refused at the first backward).
 
         clipping: "flat", "per_layer", "automatic" (AUTO-S: each example times C/(norm + 0.01)) or "adaptive": max_grad_norm is the first

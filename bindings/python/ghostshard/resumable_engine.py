@@ -240,7 +240,7 @@ class ResumableEngine(opacus.PrivacyEngine):
                 "step": step,
                 "attempt": attempt,
                 "terms": self._terms(),
-                "hold_memory": engine.memory.held,
+                **engine.memory.state,
             }
         )
 
@@ -285,7 +285,7 @@ class ResumableEngine(opacus.PrivacyEngine):
         total = self._spending.merge(state["branches"], state["counted"], self.accountant.history, ledger)
         self.accountant.history = checkpoint.history_of(total)
         self._known = self._charges()
-        engine.memory.goes_on(state.get("hold_memory"))
+        engine.memory.goes_on(state)
         engine.resume(state["step"], attempts, ledger_open=open_now)
         sampler = getattr(self._loader, "batch_sampler", None)
         if isinstance(sampler, PoissonBatchSampler):

@@ -252,15 +252,16 @@ void PrintTo(const Sweep& c, std::ostream* out) { *out << c.name; }
 
 class Swept : public testing::TestWithParam<Sweep> {
  protected:
+  // parts: that the line is taken in.
   template <class Real>
-  void expect_each_as_by_itself() const {
+  void expect_each_as_by_itself(size_t parts = 1) const {
     const auto& [name, direction, q, sigma, count, c, step, nodes] = GetParam();
     const SampledGaussian release{q, sigma};
     const RealMoment real = real_moment(direction, release, c);
     const LineMoment line(direction, {release, count}, c, real, sizeof(Real) > 8);
     const LineMoment precise(direction, {release, count}, c, real, true);  // on another mesh
     size_t next = 0;
-    line.sweep<Real>(Real(step), nodes, [&](size_t k, const LineMoment::Value& swept) {
+    const auto visit = [&, &step = step](size_t k, const LineMoment::Value& swept) {
       EXPECT_EQ(k, next++);
       if (k > 200 && k % 37 != 0) return;
       const LineMoment::Value alone =
@@ -274,12 +275,15 @@ class Swept : public testing::TestWithParam<Sweep> {
       // And the error is of use, unless the value is negligible.
       EXPECT_TRUE(static_cast<double>(modulus(swept)) * swept.relative_error < 1e-7)
           << k << ' ' << swept.relative_error;
-    });
+    };
+    for (size_t part = 0; part < parts; ++part)
+      line.sweep<Real>(Real(step), nodes * part / parts, nodes * (part + 1) / parts, visit);
     EXPECT_EQ(next, nodes);
   }
 };
 
 TEST_P(Swept, IsWhatEachNodeIsByItself) { expect_each_as_by_itself<double>(); }
+TEST_P(Swept, IsWhatEachNodeIsByItselfInParts) { expect_each_as_by_itself<double>(7); }
 TEST_P(Swept, IsWhatEachNodeIsByItselfInLongDouble) { expect_each_as_by_itself<long double>(); }
 
 // From one node to the next a product and its factor round, 2.5 units at least; so many follow each other.
@@ -291,7 +295,7 @@ TEST(LineMoment, ASweepCountsItsTurns) {
   const RealMoment real = real_moment(Direction::kRemove, release, 3);
   ASSERT_GT(real.log_m, 1.5);  // no sum of M - 1
   const LineMoment line(Direction::kRemove, {release, 1}, 3, real, false);
-  line.sweep<double>(kStep, kNodes, [&](size_t k, const LineMoment::Value& swept) {
+  line.sweep<double>(kStep, 0, kNodes, [&](size_t k, const LineMoment::Value& swept) {
     const LineMoment::Value alone = line.at<double>(kStep * static_cast<double>(k));
     EXPECT_GE(swept.relative_error, alone.relative_error * (1 - 1e-9) + 8 * 2.5 * kUnit) << k;
   });

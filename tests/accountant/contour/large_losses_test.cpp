@@ -48,7 +48,7 @@ TEST(LargeLosses, TheirMomentIsTheIntegral) {
     const long double m =
         std::exp(static_cast<long double>(real_moment(Direction::kRemove, phase.release, at.c).log_m));
     const double step = 0.37;
-    large.sweep(step, 200, [&](size_t k, std::complex<double> value, double error) {
+    large.sweep(step, 0, 200, [&](size_t k, std::complex<double> value, double error) {
       if (k % 23 != 0) return;
       const LongComplex found = integral(at, at.c, step * static_cast<double>(k), true) / m;
       const auto off = static_cast<double>(std::abs(found - LongComplex(value)));
@@ -64,7 +64,7 @@ TEST(LargeLosses, TheRestOfTheLineIsSmaller) {
     const LargeLosses large(phase, at.c, at.log_s);
     for (const double t : {0.1, 1.0, 4.0, 20.0, 100.0}) {
       const double most = std::exp(large.log_rest(t));
-      large.sweep(t / 3, 120, [&](size_t k, std::complex<double> value, double error) {
+      large.sweep(t / 3, 0, 120, [&](size_t k, std::complex<double> value, double error) {
         if (k < 3) return;
         EXPECT_LE(std::abs(value), most * (1 + 1e-9) + error) << at.q << ' ' << at.sigma << " from " << t;
       });

@@ -56,8 +56,8 @@ TEST(LittleNoiseMoment, IsTheSameInDoubleAndInLongDouble) {
     const LineMoment here = moment_of(at, false);
     const LineMoment precise = moment_of(at, true);
     std::vector<LineMoment::Value> swept(kNodes);
-    here.sweep<double>(kStep, kNodes, [&](size_t k, const LineMoment::Value& value) { swept[k] = value; });
-    precise.sweep<long double>(kStep, kNodes, [&](size_t k, const LineMoment::Value& value) {
+    here.sweep<double>(kStep, 0, kNodes, [&](size_t k, const LineMoment::Value& value) { swept[k] = value; });
+    precise.sweep<long double>(kStep, 0, kNodes, [&](size_t k, const LineMoment::Value& value) {
       if (!(value.relative_error + swept[k].relative_error < 1e-6)) return;
       const auto apart = static_cast<double>(std::abs(std::exp(swept[k].log_power - value.log_power) - 1.0L));
       EXPECT_LE(apart, 1.01 * (value.relative_error + swept[k].relative_error))

@@ -27,7 +27,7 @@ TEST(RestOfAll, IsAboveTheMomentsEvenIfSomeAreNotLookedAt) {
   for (const double t : {0.5, 2.0, 5.0}) {
     double there = 0;
     for (const PhaseMoment& moment : all)
-      moment.sweep<double>(t, 2, [&](size_t k, const LineMoment::Value& value) {
+      moment.sweep<double>(t, 0, 2, [&](size_t k, const LineMoment::Value& value) {
         if (k == 1) there += static_cast<double>(value.log_power.real());
       });
     EXPECT_GE(log_rest_of_all(all, t, kNever), there) << t;

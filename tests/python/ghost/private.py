@@ -17,6 +17,7 @@ from ghostshard.ghost.optimizer import GhostOptimizer
 class AnyBatches:
     """Every batch is taken, for tests of sums, which have no loader."""
 
+    broken = ""
     skipped = turn = 0
     place = (0, 0, 0, 0)
     more = True
@@ -62,7 +63,8 @@ Loss = Callable[[nn.Module, tuple[torch.Tensor, ...]], torch.Tensor]
 
 
 class Private:
-    """sampling rate 0.1; divisor 1, so that a step without noise releases the clipped sum itself."""
+    """sampling rate 0.1; divisor 1, so that a step without noise releases the clipped sum itself. Microbatches are reduced each by itself, if
+    accumulate= says nothing else."""
 
     def __init__(
         self,
@@ -75,7 +77,7 @@ class Private:
         **options,
     ):
         self.model = model
-        self.module = GhostModule(model, **options)
+        self.module = GhostModule(model, **({"accumulate": False} | options))
         self.engine = self.module.engine
         self.optimizer = GhostOptimizer(
             torch.optim.SGD([p for p in model.parameters()], lr=lr),

@@ -236,14 +236,14 @@ def bfloat16(mesh) -> dict[str, float]:
 
 
 def bytes_sent(mesh) -> dict[str, int]:
-    """Gradient bytes of a step with two microbatches, reduced each or once, and the parameters' own size."""
+    """Gradient bytes of a step with two microbatches, reduced each, once, or as the engine decides, and the parameters' own size."""
     sent = {}
-    for accumulate in (False, True):
+    for name, options in (("reduced_each", {"accumulate": False}), ("accumulated", {"accumulate": True}), ("by_itself", {"accumulate": None})):
         torch.manual_seed(11)
         model = wrapped(gpt2(), mesh)
-        private = Private(model, 1.0, accumulate=accumulate)
+        private = Private(model, 1.0, **options)
         private.step(next_token_loss, local(tokens()))
-        sent["accumulated" if accumulate else "reduced_each"] = private.engine.bytes_sent
+        sent[name] = private.engine.bytes_sent
         sent["parameters"] = 4 * sum(p.numel() for p in model.parameters())
     return sent
 

@@ -101,18 +101,36 @@ def test_a_multiple_leaves_what_is_beyond_the_step_without_privacy(room):
     assert planned(12345, free=GIB, room=room).records == 12345
 
 
+def test_microbatches_are_summed_on_the_rank_if_there_are_several_and_room(room):
+    layout = read_layout(model(), fsdp=False)
+    sums, two = 4 * 83, Ranks(torch.device("cpu"), shape=(1, 2, 1))
+
+    def summed(ranks=two, *, free=64 * GIB, budget=MemoryBudget(), accumulate=None, several=True):
+        room(free)
+        return plan_memory(budget, layout, ranks, accumulate=accumulate, several=several).sums
+
+    assert summed() == sums
+    assert summed(several=False) == 0
+    assert summed(Ranks(torch.device("cpu"))) == 0  # nothing travels
+    assert summed(Ranks(torch.device("cpu"), shape=(1, 64, 1))) == 0  # more than half of what a step takes with so many ranks
+    assert summed(free=GIB) == 0  # which the examples' gradients take
+    assert summed(budget=MemoryBudget(bytes=1 << 20)) == 0
+    assert summed(accumulate=False) == 0
+    assert summed(several=False, accumulate=True) == sums
+
+
 def test_a_run_that_goes_on_keeps_its_plan_on_another_machine(room):
     assert planned(free=GIB, room=room, held_before=12345).held == 12345
+    layout = read_layout(model(), fsdp=False)
+    of = {"layout": layout, "ranks": Ranks(torch.device("cpu"), shape=(1, 2, 1)), "gathered": GatheredWeights(model(), layout)}
     before = Memory(None)
-    room(GIB)
-    of = {"layout": read_layout(model(), fsdp=False), "ranks": Ranks(torch.device("cpu")), "accumulate": False}
-    of["gathered"] = GatheredWeights(model(), of["layout"])
-    assert before.options(**of) == {"memory_budget": None, "hold_memory": int(0.8 * GIB)}
+    room(64 * GIB)
+    assert before.options(**of, several=True) == {"memory_budget": None, "hold_memory": GIB, "streamed": False}
     after = Memory(None)
-    after.goes_on(before.held)
+    after.goes_on({"step": 3} | before.state)
     room(GIB / 2)
-    assert after.options(**of) == before.options(**of)
-    assert after.held == before.held
+    assert after.options(**of, several=False) == before.options(**of, several=True)
+    assert after.state == before.state == {"hold_memory": GIB, "accumulate": True}
 
 
 def step(**options):

@@ -42,7 +42,7 @@ class GhostEngine:
         memory_budget: what a microbatch may record until it is clipped: bytes, or "1.05x" of a step without privacy, or what the
             machine has room for (memory_budget.py).
         accumulate: sum a logical batch's microbatches on the rank (float32, whole) and reduce once, instead of reducing
-            each: less traffic, more memory.
+            each: less traffic, more memory. None: if there are several, and room (memory_budget.py).
         attribution_check: watch the first backwards for gradients that reach other units' rows (checks/gradients.py).
     """
 
@@ -53,7 +53,7 @@ class GhostEngine:
         batch_first: bool = True,
         loss_reduction: str = "mean",
         memory_budget: int | str | None = None,
-        accumulate: bool = False,
+        accumulate: bool | None = None,
         clipping: str = "flat",
         attribution_check: bool = True,
     ):
@@ -62,9 +62,9 @@ class GhostEngine:
         fsdp = isinstance(model, FSDPModule)
         self.layout: Layout = read_layout(model, fsdp=fsdp)
         self.ranks: Ranks = ranks_of(model, self.layout, fsdp=fsdp)
-        self._gathered, self.memory = GatheredWeights(model, self.layout), Memory(memory_budget)
+        self._gathered, self.memory = GatheredWeights(model, self.layout), Memory(memory_budget, accumulate=accumulate)
         self.sessions = Sessions(
-            self.layout, self.ranks, self.memory, self._gathered, accumulate=accumulate, clipping=clipping,
+            self.layout, self.ranks, self.memory, self._gathered, clipping=clipping,
             checked=attribution_check,
         )  # fmt: skip
         self.run = self.sessions.run  # constants, ledger, next step
@@ -191,9 +191,9 @@ class GhostEngine:
         return self.session.units
 
     def _prepare(self) -> None:
-        charges = self._gate.batches.charges  # there are some, or RuntimeError
-        if self.sessions.prepare():
-            charges.session_is_new()
+        batches = self._gate.batches  # there are some, or RuntimeError
+        if self.sessions.prepare(several=batches.more):
+            batches.charges.session_is_new()
 
     # Backward and step ----------------------------------------------------------------------------------------------
 
@@ -289,6 +289,7 @@ class GhostEngine:
     def charge_skipped(self) -> None:
         """Charges draws that were passed over, in the ledger too: each is a step of no examples. A collective if there are any."""
         session, batches = self.session, self._gate.batches
+        batches.check_forward()
         while batches.skipped and session is not None:
             self.run.charge_step_of_nobody(session, batches.passed_over[0])
             batches.passed_over.popleft()

@@ -67,6 +67,7 @@ class MemoryPlan:
     room: int | None  # of the machine for a rank; None: it cannot tell
     records: int | None  # all records of a microbatch, if a budget was given
     held: int  # per-example gradients, if none was
+    sums: int = 0  # of a step's microbatches, whole on the rank; 0: each is reduced by itself
     gathered: tuple[str, ...] = ()  # blocks that stay gathered until the logical batch ends
 
     def in_words(self, two_passes: Sequence[str]) -> str:
@@ -76,13 +77,16 @@ class MemoryPlan:
             room = "" if self.room is None else f", within the {mib(self.room)} that this machine has for a rank"
             return (
                 f"{plain}. No budget: per-example gradients of a microbatch may take {mib(self.held)}, the larger of 1024 MiB and half "
-                f"of that count{room}. Matrices that do not fit keep their rows.\n{self._gathered_in_words()}"
+                f"of that count{room}. Matrices that do not fit keep their rows.\n{self._sums_in_words()}{self._gathered_in_words()}"
             )
         waits = ", ".join(two_passes) or "none so far"
         return (
             f"{plain}. Memory budget: all records of a microbatch may take {mib(self.records)}. If a step took more, the largest "
-            f"matrices are recorded in two passes from the next one on, for a second backward in every step: {waits}.\n"
+            f"matrices are recorded in two passes from the next one on, for a second backward in every step: {waits}.\n{self._sums_in_words()}"
         )
+
+    def _sums_in_words(self) -> str:
+        return f"The microbatches of a step are summed on the rank, in {mib(self.sums)}, and reduced once.\n" if self.sums else ""
 
     def _gathered_in_words(self) -> str:
         if not self.gathered:
@@ -95,24 +99,32 @@ def mib(count: float) -> str:
 
 
 def plan_memory(
-    budget: MemoryBudget, layout: Layout, ranks: Ranks, *, accumulate: bool, held_before: int | None = None, optional: Sequence[str] = ()
-) -> MemoryPlan:
-    """A collective. Ranks that were given different bytes take the least. held_before: of the run that goes on. optional: blocks that
-    may stay gathered."""
-    plain = plain_bytes(layout, shard_ranks=ranks.shape[1], model_ranks=ranks.model_ranks, accumulate=accumulate)
+    budget: MemoryBudget, layout: Layout, ranks: Ranks, *, accumulate: bool | None, several: bool = False, held_before: int | None = None,
+    optional: Sequence[str] = (),
+) -> MemoryPlan:  # fmt: skip
+    """A collective. Ranks that were given different bytes take the least. accumulate: whether a step's microbatches are summed on the rank; None: if
+    there are several, and room. held_before: of the run that goes on. optional: blocks that may stay gathered."""
+    of = {"shard_ranks": ranks.shape[1], "model_ranks": ranks.model_ranks}
+    plain = plain_bytes(layout, accumulate=bool(accumulate), **of)
+    sums = plain_bytes(layout, accumulate=True, **of) - plain_bytes(layout, accumulate=False, **of)
     given = budget.bytes
     if budget.times_plain is not None:
         given = int((budget.times_plain - 1) * plain)
     room = _room(ranks)
     held = held_before or min(room, max(_LEAST_HELD, plain // 2))
-    room, records, held = _least([room, _UNKNOWN if given is None else given, held], ranks)
+    room, records, held, several = _least([room, _UNKNOWN if given is None else given, held, several], ranks)
+    if accumulate is None:
+        fits = sums <= min(plain // 2, room - plain - held)
+        accumulate = bool(several and fits and records == _UNKNOWN and math.prod(ranks.shape[:2]) > 1)
+        room -= sums * accumulate
     spare = min(plain // _LITTLE, room - plain - held) if records == _UNKNOWN else 0
     return MemoryPlan(
         gathered=_that_fit(optional, layout, spare),
         plain=plain,
-        room=None if room == _UNKNOWN else room,
+        room=None if room > _UNKNOWN // 2 else room,
         records=None if records == _UNKNOWN else records,
         held=held,
+        sums=sums if accumulate else 0,
     )
 
 
@@ -171,28 +183,30 @@ def _least(values: list[int], ranks: Ranks) -> list[int]:
 class Memory:
     """An engine's budget, and the plan that is made of it with the first session and kept by the run."""
 
-    def __init__(self, given: int | float | str | None):
-        self._budget = MemoryBudget.parse(given)
-        self._held_before: int | None = None
+    def __init__(self, given: int | float | str | None, *, accumulate: bool | None = None):
+        self._budget, self._accumulate = MemoryBudget.parse(given), accumulate
+        self._before: dict[str, Any] = {}
         self.plan: MemoryPlan | None = None
 
     @property
-    def held(self) -> int | None:
+    def state(self) -> dict[str, Any]:
         """For checkpoints."""
-        return self._held_before if self.plan is None else self.plan.held
+        return self._before if self.plan is None else {"hold_memory": self.plan.held, "accumulate": self.plan.sums > 0}
 
-    def goes_on(self, held: int | None) -> None:
+    def goes_on(self, state: dict[str, Any]) -> None:
         """With a run's plan, from its checkpoint: another machine's room changes nothing."""
-        self.plan, self._held_before = None, held
+        self.plan, self._before = None, {name: state[name] for name in ("hold_memory", "accumulate") if name in state}
 
-    def options(self, layout: Layout, ranks: Ranks, gathered: GatheredWeights, *, accumulate: bool) -> dict[str, int | None]:
-        """Of a session. A collective."""
+    def options(self, layout: Layout, ranks: Ranks, gathered: GatheredWeights, *, several: bool) -> dict[str, Any]:
+        """Of a session. several: the step at hand has more than one microbatch. A collective."""
         if self.plan is None:
+            accumulate = self._before.get("accumulate") if self._accumulate is None else self._accumulate
             self.plan = plan_memory(
-                self._budget, layout, ranks, accumulate=accumulate, held_before=self._held_before, optional=gathered.optional
-            )
+                self._budget, layout, ranks, accumulate=accumulate, several=several, held_before=self._before.get("hold_memory"),
+                optional=gathered.optional,
+            )  # fmt: skip
             gathered.keep(self.plan.gathered)
-        return {"memory_budget": self.plan.records, "hold_memory": self.plan.held}
+        return {"memory_budget": self.plan.records, "hold_memory": self.plan.held, "streamed": self.plan.sums == 0}
 
     def in_words(self, layout: Layout, session: Any) -> str:
         if self.plan is None or session is None:

@@ -22,15 +22,15 @@ _CLIPPINGS = {"flat": "flat", "per_layer": "per_layer", "automatic": "automatic"
 
 
 class Sessions:
-    """accumulate: sum a logical batch's microbatches on the rank. checked: each session begins with an AttributionCheck."""
+    """checked: each session begins with an AttributionCheck."""
 
     def __init__(
-        self, layout: Layout, ranks: Ranks, memory: Memory, gathered: GatheredWeights, *, accumulate: bool, clipping: str, checked: bool
+        self, layout: Layout, ranks: Ranks, memory: Memory, gathered: GatheredWeights, *, clipping: str, checked: bool
     ):
         if clipping not in _CLIPPINGS:
             raise ValueError(f"clipping must be one of {', '.join(map(repr, _CLIPPINGS))}, got {clipping!r}")
         self._layout, self._ranks, self.memory, self._gathered = layout, ranks, memory, gathered
-        self._accumulate, self._clipping, self.checked = accumulate, _CLIPPINGS[clipping], checked
+        self._clipping, self.checked = _CLIPPINGS[clipping], checked
         self._trainable: tuple[bool, ...] = ()
         self.run = RunState()
         self.now: Any = None
@@ -41,8 +41,8 @@ class Sessions:
         """Step and attempt that the logical batch is charged as."""
         return self.run.next if self.now is None else self.now.next
 
-    def prepare(self) -> bool:
-        """There is a session of the parameters as they are. True if it is new: the call is a collective then. RuntimeError if the run
+    def prepare(self, *, several: bool) -> bool:
+        """There is a session of the parameters as they are. several: the step at hand has more than one microbatch. True if it is new: the call is a collective then. RuntimeError if the run
         was stopped, and for another set of parameters within a logical batch."""
         if self.run.stopped is not None:
             raise RuntimeError(self.run.stopped)
@@ -64,9 +64,8 @@ class Sessions:
         if ranks.device.type == "cpu" and os.environ.get("GHOSTSHARD_SYSTEM_HEAP", "0") == "0":
             _native.load("engine").reuse_host_memory()  # of the whole process: fsdp/host_memory.h
         self.now = self.run.make_session(
-            layout, ranks, clipping=self._clipping, streamed=not self._accumulate,
-            **self.memory.options(layout, ranks, self._gathered, accumulate=self._accumulate),
-        )  # fmt: skip
+            layout, ranks, clipping=self._clipping, **self.memory.options(layout, ranks, self._gathered, several=several)
+        )
         self._trainable = trainable
         if self.checked:
             self.attribution = AttributionCheck(ranks.control, [entry.name for entry in layout.parameters])

@@ -18,6 +18,7 @@ import torch
 
 from ..provenance import NoProvenance, Provenance, may_train
 from .charges import Charges, EachDraw
+from .passed_over import PassedOver
 from .presence import Presence
 
 OWN = (
@@ -35,6 +36,7 @@ class Batches(Protocol):
         """Whether this rank is in a pass over the loader is told to it from here on."""
         ...
 
+    broken: str  # why the run cannot go on, raised where all ranks learn of it
     skipped: int  # draws that must still be charged as steps of no examples
     turn: int  # of the draw at hand, if groups take turns (loaders/cyclic.py)
     provenance: Provenance | NoProvenance
@@ -101,7 +103,8 @@ class DrawnBatches:
         self._presence: Presence | None = None
         self._fate = ""  # of the draw: "" while steps may be made of it
         self._warned = False
-        self._broken: str | None = None  # why the run cannot go on
+        self._skips = PassedOver()
+        self.broken = ""  # why the run cannot go on
         self._ended = False
 
     @property
@@ -122,7 +125,7 @@ class DrawnBatches:
         if self._ended:
             return batch
         if _settings_of(self._sampler) != self._settings:  # raised where the other ranks learn of it too
-            self._broken = (
+            self.broken = (
                 f"the private loader's sampler was changed, from {self._settings} to {_settings_of(self._sampler)}, but each step is charged as "
                 "make_private() found it. Build another loader, and call make_private() of a new run"
             )
@@ -133,6 +136,7 @@ class DrawnBatches:
             self._draw, self._count, self._fate, self.turn = piece.draw, piece.count, "", piece.turn
             self._waiting.clear()
             self.provenance.forget()
+            self._skips.begin(piece.draw[0])
             self._draws, self._done, self._units = self._draws + 1, 0, 0
         self._units += piece.units
         if self._presence is not None:
@@ -169,12 +173,14 @@ class DrawnBatches:
             self.charges.paid(self._charge())
         if self._units == 0 and following[0] == self._draw[0]:
             # Raised by the next forward or backward, where the other ranks learn of it too.
-            self._broken = (
+            self.broken = (
                 "a draw of the private loader had no example, and no step was made of it. An empty batch is a step like any "
                 "other: whether a step is taken tells who was drawn, which no epsilon covers. Take `if len(x) == 0: continue` "
                 "out of the loop"
             )
-        elif not self._warned:
+            return
+        self._passed_over()
+        if not self._warned and not self.broken:
             self._warned = True
             warnings.warn(
                 "a batch of the private loader was passed over. Its draw is charged like the others, but epsilon holds only if "
@@ -182,11 +188,16 @@ class DrawnBatches:
                 stacklevel=4,
             )
 
+    def _passed_over(self) -> None:
+        why = self._skips.passed(self._units, self.provenance.constants.read)
+        if why and not self._allow_vouched:
+            self.broken = self.broken or why
+
     # The loop's side ------------------------------------------------------------------------------------------------
 
     def check_forward(self) -> None:
-        if self._broken is not None:
-            raise RuntimeError(self._broken)
+        if self.broken:
+            raise RuntimeError(self.broken)
 
     def check_backward(self, losses: torch.Tensor, units: int) -> None:
         self.check_forward()
@@ -243,6 +254,9 @@ class DrawnBatches:
 
     def stepped(self) -> None:
         self._fate = "the last draw has had its step"
+        why = self._skips.stepped(self._units)
+        if why and not self._allow_vouched:
+            self.broken = self.broken or why
 
     def paused(self) -> None:
         pass
@@ -250,6 +264,7 @@ class DrawnBatches:
     def dropped(self) -> None:
         if self._done and not self._fate:
             self._fate = "its logical batch was dropped, and stays charged"
+            self._passed_over()
 
     def end(self) -> None:
         self._ended = True
@@ -266,6 +281,7 @@ class OwnBatches:
     so more than `backwards` backwards to a step are refused, unless a BatchMemoryManager cuts a batch. A table that is an argument looks
     like a batch, so whether inputs_may_train is the caller's word, too."""
 
+    broken = ""
     skipped = turn = 0
     charges = EachDraw()
 

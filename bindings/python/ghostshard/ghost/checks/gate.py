@@ -80,10 +80,11 @@ class Gate:
             self._agree.elsewhere(EVALUATION)
 
     def saving(self, *, released: bool = False) -> bool:
-        """Before all ranks save, load or report. RuntimeError on all of them if some are elsewhere. A collective. Whether the weights of any are
-        not what the last step made of them; released=True: RuntimeError then."""
+        """Before all ranks save, load or report. RuntimeError on all of them if some are elsewhere, or if the run cannot go on. A collective. Whether
+        the weights of any are not what the last step made of them; released=True: RuntimeError then."""
         changed = self.weights.changed_since_a_step()
-        return bool(self._agree.elsewhere(SAVING, RuntimeError(changed) if released and changed else None, bool(changed)))
+        why = (self._batches.broken if self._batches is not None else "") or (changed if released else "")
+        return bool(self._agree.elsewhere(SAVING, RuntimeError(why) if why else None, bool(changed)))
 
     def backward(
         self, at: tuple[int, int], losses: Any, units: int, check: Callable[[], None], *, news: int = 0

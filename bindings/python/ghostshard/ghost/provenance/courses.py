@@ -16,14 +16,13 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from .decisions import DECISIONS
+from .decisions import DECISIONS, outcomes_of
 from .drawn import Drawn
 from .findings import Finding, is_not
 from .opened import contents
 from .places import place_of_loop
 
 _WITHOUT_A_TRACE = {"float()", "int()", "index()", "numpy()", "array()"}
-_IN_ORDER = 4  # outcomes at one place; of more (a loop over rows) which there are
 _MOST = 1 << 10  # beginnings that are remembered
 _WHY = (
     "it was formed in another way than in an earlier draw ({} in {}:{}), after values of this one were {}: a branch may follow from the batch, and one example "
@@ -88,7 +87,7 @@ class Courses:
         course = 0
         for each in found:
             course |= each.course << 1 if each.course & course and not each.course & (each.course - 1) else each.course
-        outcomes = _outcomes_of(DECISIONS.since(self._since))
+        outcomes = outcomes_of(DECISIONS.since(self._since))
         if not outcomes and not self._traceless:
             if course in self._free or len(self._free) < _MOST:
                 self._free[course] += 1
@@ -116,13 +115,6 @@ class Courses:
         apart = (one & ~two) or (two & ~one)
         name, file, line = list(self._places)[(apart & -apart).bit_length() - 1 >> 1]
         return is_not("the loss", _WHY.format(name, os.path.basename(file), line, how))
-
-
-def _outcomes_of(decisions: list[tuple[Any, bool]]) -> Any:
-    by_place: dict[Any, list[bool]] = {}
-    for place, outcome in decisions:
-        by_place.setdefault(place, []).append(outcome)
-    return frozenset((place, tuple(each) if len(each) <= _IN_ORDER else frozenset(each)) for place, each in by_place.items())
 
 
 def _in_turn(begun: list[int]) -> bool:

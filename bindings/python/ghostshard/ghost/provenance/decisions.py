@@ -14,6 +14,7 @@ from .summaries import Latest
 
 _PYTHON = os.path.join(os.path.dirname(os.__file__), "")  # its own library (json, statistics) decides nothing of a loop
 COMPARISONS = "lt le gt ge eq ne bool".split()
+_IN_ORDER = 4  # outcomes at one place
 
 Place = tuple[str, int]
 
@@ -27,6 +28,14 @@ class Decisions(Latest[tuple[Place, bool]]):
 
 
 DECISIONS = Decisions()
+
+
+def outcomes_of(decisions: list[tuple[Place, bool]]) -> frozenset:
+    """How comparisons came out, by place: in order, or of many (a loop over rows) which there were."""
+    by_place: dict[Place, list[bool]] = {}
+    for place, outcome in decisions:
+        by_place.setdefault(place, []).append(outcome)
+    return frozenset((place, tuple(each) if len(each) <= _IN_ORDER else frozenset(each)) for place, each in by_place.items())
 
 
 def deciding(kind: type, name: str) -> Callable[..., Any]:
@@ -44,4 +53,4 @@ def deciding(kind: type, name: str) -> Callable[..., Any]:
     return compared
 
 
-__all__ = ["COMPARISONS", "DECISIONS", "Decisions", "Place", "deciding"]
+__all__ = ["COMPARISONS", "DECISIONS", "Decisions", "Place", "deciding", "outcomes_of"]
