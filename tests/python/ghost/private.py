@@ -18,7 +18,7 @@ class AnyBatches:
     """Every batch is taken, for tests of sums, which have no loader."""
 
     broken = ""
-    skipped = turn = 0
+    units = skipped = turn = 0
     place = (0, 0, 0, 0)
     more = True
     provenance = NoProvenance()

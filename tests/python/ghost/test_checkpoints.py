@@ -55,7 +55,8 @@ def test_no_noise_comes_twice(killed):
     _, found = killed
     noises = found["save"]["noises"] + found["load4"]["noises"] + found["load1"]["noises"]
     assert len(noises) == 11
-    assert len({value for noise in noises for value in noise}) == sum(map(len, noises))
+    # A key that came again would repeat a whole step's; two of 594 float32 numbers are alike by chance once in hundreds of runs.
+    assert len({value for noise in noises for value in noise}) >= sum(map(len, noises)) - 2
 
 
 def test_the_ledger_tells_attempts_and_keys(killed):

@@ -3,6 +3,7 @@
 import copy
 import math
 
+import numpy as np
 import pytest
 import torch
 from private import hand_out
@@ -33,6 +34,7 @@ def test_it_reads_like_a_number():
     assert loss < value + 1 and loss <= value and loss > value - 1 and loss >= value
     assert loss < torch.tensor(value + 1) and not loss < loss
     assert not math.isnan(loss) and math.isfinite(loss)
+    assert np.isscalar(loss) and float(np.array([loss]).squeeze()) == np.mean([loss, loss]) == loss.item()  # TensorBoard's add_scalar()
     assert loss.detach().item() == value
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numbers
 import operator
 from typing import Any
 
+import numpy as np
 import torch
 
 _ASKED = {"isnan", "isinf", "isfinite", "isneginf", "isposinf", "isclose", "allclose", "lt", "le", "gt", "ge"}
@@ -84,6 +86,10 @@ class ReadsLikeANumber:
         return float(self.detach())  # type: ignore[attr-defined]
 
     __float__ = _number
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(float(self), dtype=dtype)
+
     float = to
 
     def __format__(self, spec: str) -> str:
@@ -101,5 +107,7 @@ class ReadsLikeANumber:
     def __ge__(self, other: Any) -> bool:
         return self.item() >= float(other)  # type: ignore[attr-defined]
 
+
+numbers.Number.register(ReadsLikeANumber)  # for np.isscalar(), by which TensorBoard's add_scalar(loss) tells it from other objects
 
 __all__ = ["NO_FUNCTION", "ReadsLikeANumber"]

@@ -33,6 +33,7 @@ from .rules import (
 
 
 _TOKEN = "ghostshard: forward"
+_DIVISOR = ("num_items_in_batch",)  # of Transformers' own losses, in whose place ours are formed
 
 
 class PatchedForward:
@@ -269,7 +270,7 @@ class PatchedModel:
         self._padding = padding_of(batch.first_tensor(args, kwargs))
         if not engine.recording and adapters_are_off(self._model):  # a reference (DPO), which is followed like any other module
             return args, kwargs
-        read = engine.provenance.read(args, kwargs, batch_first=self._batch_first, recording=engine.recording, owning=owning)
+        read = engine.provenance.read(args, kwargs, batch_first=self._batch_first, recording=engine.recording, owning=(*owning, *(_DIVISOR if self._transformer else ())))
         if compiled and engine.recording:  # functions in its graph are not followed
             engine.provenance.gave([each for module in self._model.modules() for each in vars(module).values() if isinstance(each, torch.Tensor)])
         return read

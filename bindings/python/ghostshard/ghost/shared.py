@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from .provenance.places import place_of_loop
 from .rows import rows_of_each
 from .tensor_trees import mapped, tensors_in
 
@@ -105,7 +106,21 @@ def _of_units(given: Any, units: int) -> bool:
     """Whether a tensor of the units is among them, [units, ...] or [units · rows, ...]."""
     most = max(value.dim() for value in tensors_in(given) if isinstance(value, Shared))
     others = [value for value in tensors_in(given) if not isinstance(value, Shared) and value.dim() >= max(most, 1)]
-    return any(value.shape[0] == units or rows_of_each(value, units) for value in others)
+    return any([_is_of_units(number, value, units) for number, value in enumerate(others)])
+
+
+_CONSTANTS: set[tuple] = set()  # tensors without a gradient that had other extents than the units, by line of the model, number and dimensions
+
+
+def _is_of_units(number: int, value: torch.Tensor, units: int) -> bool:
+    """A constant that has as many rows as there are units, by chance, is one all the same."""
+    fits = bool(value.shape[0] == units or rows_of_each(value, units))
+    if value.requires_grad or torch.compiler.is_compiling():
+        return fits
+    line = (*place_of_loop(), number, value.dim())
+    if not fits:
+        _CONSTANTS.add(line)
+    return fits and line not in _CONSTANTS
 
 
 def _along(func: Any, args: tuple, units: int) -> torch.Tensor | None:

@@ -88,6 +88,8 @@ class CollateCheck:
         numbers = shared_numbers(as_given, count)
         if numbers != shared_numbers(once_more, count):
             numbers = []  # the time of day, for example
+        if count > 2 and self._by_place(as_given, collate(copies_of(examples[1:])), count):
+            return True
         for _ in range(halves):
             half = set(self._lot.sample(range(count), count // 2))
             for stay in (half, everyone - half):
@@ -98,6 +100,11 @@ class CollateCheck:
                     if not same or (numbers and numbers != shared_numbers(found, count)):
                         return True
         return False
+
+    def _by_place(self, as_given: Any, others: Any, count: int) -> bool:
+        """Whether the rows of examples are others if the first one is not in the batch."""
+        behind = without_first(as_given, count)
+        return not same_rows(behind, others, range(count - 1), count - 1) and not in_another_order(as_given, others, count - 1, count, count - 1)
 
     def _mixes_into_half(self, collate: Callable[[list], Any], examples: list, before: Coins) -> bool:
         stays = (len(examples) + 1) // 2
@@ -145,6 +152,21 @@ def same_rows(one: Any, two: Any, stays: Sequence[int], units: int) -> bool:
         return True  # a list's are compared by their list; one alone is no row
     held = getattr(one, "__dict__", None)
     return held is None or same_rows(held, getattr(two, "__dict__", {}), stays, units)
+
+
+def without_first(batch: Any, units: int) -> Any:
+    """A batch without its first example's rows. What counts the examples counts one less."""
+    if isinstance(batch, (torch.Tensor, np.ndarray)):
+        dim = next((d for d in range(min(batch.ndim, 2)) if batch.shape[d] == units), None)
+        if dim is None:
+            return batch
+        counts = batch.ndim == 1 and np.array_equal(np.asarray(batch), np.arange(units))
+        return batch[:-1] if counts else batch[(slice(None),) * dim + (slice(1, None),)]
+    if isinstance(batch, Mapping):
+        return {key: without_first(value, units) for key, value in batch.items()}
+    if isinstance(batch, (list, tuple)):
+        return list(batch[1:]) if len(batch) == units and not _columns(batch, units) else [without_first(each, units) for each in batch]
+    return batch
 
 
 def shared_numbers(batch: Any, units: int) -> list:
@@ -199,9 +221,9 @@ def _stretched(end: int | None, by: int) -> int | None:
     return None if end is None else max(end + by, 0)
 
 
-def in_another_order(one: Any, two: Any, stays: int, units: int) -> bool:
+def in_another_order(one: Any, two: Any, stays: int, units: int, units_of_two: int | None = None) -> bool:
     """Whether both batches have `stays` rows in common, each with all that belongs to it: sorted by length, for example."""
-    rows = [collections.Counter(zip(*_columns_of(each, units))) for each in (one, two)]
+    rows = [collections.Counter(zip(*_columns_of(each, of))) for each, of in ((one, units), (two, units_of_two or units))]
     return sum((rows[0] & rows[1]).values()) >= stays
 
 

@@ -37,6 +37,7 @@ class Batches(Protocol):
         ...
 
     broken: str  # why the run cannot go on, raised where all ranks learn of it
+    units: int  # that were drawn, of the step at hand
     skipped: int  # draws that must still be charged as steps of no examples
     turn: int  # of the draw at hand, if groups take turns (loaders/cyclic.py)
     provenance: Provenance | NoProvenance
@@ -116,6 +117,10 @@ class DrawnBatches:
         self._presence = presence
 
     @property
+    def units(self) -> int:
+        return self._units
+
+    @property
     def skipped(self) -> int:
         return len(self.passed_over)
 
@@ -189,7 +194,7 @@ class DrawnBatches:
             )
 
     def _passed_over(self) -> None:
-        why = self._skips.passed(self._units, self.provenance.constants.read)
+        why = self._skips.passed(self._units, self.provenance.constants.read if self.provenance.constants is not None else "")
         if why and not self._allow_vouched:
             self.broken = self.broken or why
 
@@ -282,7 +287,7 @@ class OwnBatches:
     like a batch, so whether inputs_may_train is the caller's word, too."""
 
     broken = ""
-    skipped = turn = 0
+    units = skipped = turn = 0
     charges = EachDraw()
 
     def __init__(self, backwards: int = 1, *, inputs_may_train: bool = False, announced: Callable[[], bool] = lambda: False):

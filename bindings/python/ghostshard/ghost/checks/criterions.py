@@ -111,7 +111,7 @@ class Call:
         of_losses = of_rows if len(losses[0][0][1]) == len(of_rows) else chosen
         if differ(losses[0], losses[1], ~of_losses) or differ(losses[0], losses[2], of_losses):
             return MIXED
-        if (self._packing is None or self._packing.whole) and self._counts(of_rows, losses[0], (state, kept)):
+        if (self._packing is None or self._packing.whole) and self._counts(self._but_the_first(len(chosen)), losses[0], (state, kept)):
             return MIXED
         carried = any(not alike(one, held[0]) for one in held[1:]) or differ(*following, torch.ones_like(of_losses))
         return CARRIED if carried else APART
@@ -125,6 +125,11 @@ class Call:
         if self._packing is not None and self._packing.whole and tuple(losses.shape) == (units,):
             return losses.reshape(units, -1)
         return losses.reshape(rows, -1)
+
+    def _but_the_first(self, units: int) -> torch.Tensor:
+        """bool [rows]: those of all units but the first, so that all others come one place nearer."""
+        others = torch.arange(units) > 0
+        return others if self._packing is None else others[self._packing.unit_of_row]
 
     def _counts(self, chosen: torch.Tensor, as_given: list, states: tuple[Any, Any]) -> bool:
         """Whether losses of the chosen rows are others if they alone are there, as those are that are divided by how many there are."""

@@ -118,7 +118,7 @@ class Gate:
             refuse_uncovered(self._model, self._layout, self._trained())
             self.weights.check()
             if not self.weights.vouched:
-                self.weights.settings.check(self.batches.place[1])
+                self.weights.settings.check(self.batches.place[1], self.batches.units)
 
         self._meet(STEP, at, all_checks, learning_rates=learning_rates)
 

@@ -88,6 +88,14 @@ class HeldBuffers:
             if then is not None and now.is_floating_point() and then.shape == now.shape and not same(now, then):
                 self._wrong = self._wrong or _REFUSAL.format(name, "a forward on a private batch that is no private step's wrote to it")
 
+    def changed_since(self) -> str:
+        """What refuses the buffers as they are after the last forward that was recorded, or ""."""
+        now = dict(self._samples())
+        if self._kept is None or self._wrong or digest(now) in self._earlier:
+            return self._wrong
+        name = next((name for name, value in now.items() if not (name in self._kept and same(value, self._kept[name])) and not _all_alike(value)), None)
+        return "" if name is None else _REFUSAL.format(name, "it was replaced or changed after that")
+
     def changed(self) -> str:
         """What refuses the buffers that the last forward had, or ""."""
         wrong, self._wrong = self._wrong, ""

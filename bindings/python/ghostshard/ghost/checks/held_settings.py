@@ -39,6 +39,11 @@ _HOLDS = (
     "from public data"
 )
 
+_TURNS = (
+    "{} was stepped {} times in one step and {} times in another, as often as the draw has physical batches: the learning rate would follow from how many examples were "
+    "drawn. Step it once for every optimizer.step() that is no part of a logical batch, or once for every pass"
+)
+
 
 _WEIGHTS = ("weights", "change of weights between steps")
 
@@ -57,6 +62,7 @@ class _Setting:
     changed: int = -1  # the latest step
     begun: collections.deque[_Change] = field(default_factory=lambda: collections.deque(maxlen=16))  # changes after a step without any
     latest: collections.deque[tuple[Any, list[float]]] = field(default_factory=lambda: collections.deque(maxlen=_AFFINE))  # with what was read before each
+    sizes: collections.deque[tuple[Any, list[float]]] = field(default_factory=lambda: collections.deque(maxlen=_AFFINE))  # with how many were drawn, now and so far
 
 
 class HeldSettings:
@@ -67,6 +73,9 @@ class HeldSettings:
         self._seen: dict[Any, set[bool]] = {}  # outcomes by place
         self._step = self._pass = self._pass_began = 0
         self._decisions, self._reads = DECISIONS.count, READS.count
+        self._units = self._drawn = 0
+        self._turns: dict[tuple, int] = {}  # of schedulers, so far
+        self._turns_seen: dict[tuple, set[int]] = {}  # in one step
         self.moved = False  # weights were changed since the last release, as held_weights.py takes it
         self._moves: dict[Any, set[tuple[bool, bool]]] = {}  # by place: that, with the outcome
 
@@ -74,9 +83,10 @@ class HeldSettings:
         self._optimizer = weakref.ref(optimizer)
         self._held.clear()
 
-    def check(self, passes: int) -> None:
-        """Before every release. ValueError if a setting follows from values of private batches. passes: over the loader."""
+    def check(self, passes: int, units: int = 0) -> None:
+        """Before every release. ValueError if a setting follows from values of private batches. passes: over the loader. units: of this draw."""
         self._step += 1
+        self._units, self._drawn = units, self._drawn + units
         if passes != self._pass:
             self._pass, self._pass_began = passes, self._step
         outcomes: dict[Any, bool] = dict(DECISIONS.since(self._decisions))
@@ -89,17 +99,30 @@ class HeldSettings:
         if optimizer is None:
             return
         stepped = self._schedulers_of(optimizer)
+        self._check_turns(stepped)
         scheduled = any(self._held[key].value != count for key, count in stepped.items() if key in self._held)
         moved = (_WEIGHTS, self._step if self.moved or _WEIGHTS not in self._held else self._held[_WEIGHTS].value)
         self.moved = False
         for key, value in (*stepped.items(), *_settings_of(optimizer), *self._modes(), moved):
             self._note(key, value, outcomes, reads, counts=not (scheduled and key[0] == "group"))
 
+    def _check_turns(self, stepped: dict[tuple, int]) -> None:
+        """ValueError for a scheduler that is stepped once for each physical batch, of which a larger draw has more."""
+        for key, count in stepped.items():
+            turns = count - self._turns.get(key, count)
+            seen = self._turns_seen.setdefault(key, set())
+            if key in self._turns and turns > 0:  # its constructor makes a turn too
+                seen.add(turns)
+            self._turns[key] = count
+            if len(seen) > 1:
+                raise ValueError(_TURNS.format(key[-1].removesuffix("'s turn"), *sorted(seen)[:2]))
+
     def _note(self, key: tuple, value: Any, outcomes: dict, reads: list[float], *, counts: bool) -> None:
         setting = self._held.setdefault(key, _Setting(value))
         changes, setting.value = setting.value != value, value
         if not changes:
             setting.latest.clear()
+            setting.sizes.clear()
             return
         begins, setting.changed = setting.changed != self._step - 1, self._step
         if not counts:
@@ -107,6 +130,9 @@ class HeldSettings:
         setting.latest.append((value, reads[:2] + reads[-2:]))
         if _is_function(setting.latest):
             raise ValueError(_FOLLOWS.format(key[-1], f"in {_AFFINE} steps it was a function of a number that was read before"))
+        setting.sizes.append((value, [float(self._units), float(self._drawn)]))
+        if len({drawn for _, (drawn, _) in setting.sizes}) > 1 and _is_function(setting.sizes):
+            raise ValueError(_FOLLOWS.format(key[-1], f"in {_AFFINE} steps it was a function of how many examples were drawn"))
         if begins and self._step > self._pass_began:
             setting.begun.append(_Change(self._step, self._step - self._pass_began, value, outcomes, bool(reads)))
             if why := self._why(key, list(setting.begun)):

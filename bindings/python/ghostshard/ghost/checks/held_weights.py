@@ -116,8 +116,10 @@ class HeldWeights:
             raise RuntimeError(wrong)
 
     def changed_since_a_step(self) -> str:
-        """As changed(); "" for weights that no step has made, which stay the user's own."""
-        return self.changed() if self._kept is not None else self._writes.found()
+        """As changed(), of buffers too; "" for weights that no step has made, which stay the user's own."""
+        if self._kept is None:
+            return self._writes.found()
+        return self.changed() or ("" if self.vouched else self.buffers.changed_since())
 
     def changed(self) -> str:
         """What refuses the weights as they are, or ""."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from ..batch import Inputs
 from ..listed import mapped_units, picked
@@ -67,7 +68,7 @@ class Repeat:
                     return UNKNOWN
                 if carried:  # a model that counts its calls, out of our sight, gives other outputs every time
                     carried = highest([bool(self._tried(lambda: self._carries(chosen, (state, kept)), 4))])[0]
-                if mixed or (not packed and highest([self._counts(self._of_rows(chosen), (state, kept), highest)])[0]):
+                if mixed or (not packed and highest([self._counts(len(self._of_rows(chosen)), (state, kept), highest)])[0]):
                     return MIXED
                 if self._looks_up_rows(chosen, (state, kept), highest):
                     return MIXED
@@ -146,11 +147,11 @@ class Repeat:
             following.append(self._of_all(torch.zeros_like(chosen), state))
         return not differ(*following, self._of_rows(torch.ones_like(chosen)))
 
-    def _counts(self, chosen: torch.Tensor, before: tuple[State, Attributes], highest: Callable[[list[int]], list[int]]) -> bool:
-        """Whether outputs of the chosen units are others if they alone are in the batch. Without dropout, whose coins are others then."""
-        units, training = len(chosen), [module for module in self.model.modules() if module.training]
+    def _counts(self, units: int, before: tuple[State, Attributes], highest: Callable[[list[int]], list[int]]) -> bool:
+        """Whether outputs are others if the first unit is not in the batch: without dropout, whose coins are others then, and in training if there is none."""
+        training = [module for module in self.model.modules() if module.training]
         places = torch.arange(units)
-        some = places[chosen] if bool(chosen.any()) else places
+        some = places[1:] if units > 1 else places  # all others come one place nearer
         extents: set[int] = set()
 
         def outputs(of: torch.Tensor) -> list[Rows]:
@@ -173,14 +174,19 @@ class Repeat:
             chosens = [(last, *(rows.index_select(0, some.to(rows.device)) for rows in ways)) for last, *ways in everybody]
             return everybody, len(chosens) == len(alone) and differ(chosens, alone, torch.ones(len(some), dtype=torch.bool))
 
-        self.model.eval()
-        try:
-            everybody, moved = self._tried(compared, 2) or ([], False)
-            if not highest([moved])[0]:
+        def moved(mode: bool) -> bool:
+            for module in training:
+                module.training = mode
+            everybody, found = self._tried(compared, 2) or ([], False)
+            if not highest([found])[0]:
                 return False
             # A forward that tosses coins all the same tells nothing.
             again = self._tried(lambda: [outputs(places) for _ in range(4)], 4)
-            return moved and again is not None and not any(differ(everybody, each, torch.ones(units, dtype=torch.bool)) for each in again)
+            return found and again is not None and not any(differ(everybody, each, torch.ones(units, dtype=torch.bool)) for each in again)
+
+        tosses = any(isinstance(module, _DropoutNd) and module.p > 0 for module in training)
+        try:
+            return moved(False) or (bool(training) and not tosses and moved(True))
         finally:
             for module in training:
                 module.training = True

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from .counts import COUNTED, Lines
 from .courses import Courses
 from .decisions import COMPARISONS, deciding
 from .opened import contents
@@ -29,7 +30,7 @@ from .places import masks_of_transformers, place_of_loop
 from .summaries import Reads
 
 _MOST = 1 << 16  # elements of a tensor of which a copy is kept; of larger ones, a few sums
-_SCALING = set("mul multiply div divide true_divide truediv floordiv floor_divide pow".split()) | {"the loss"}
+_SCALING = set("mul multiply div divide true_divide truediv floordiv floor_divide pow".split()) | {"the loss", "the criterion"}
 _POWERS = (1.0, -1.0, 0.5, -0.5, 2.0, -2.0)
 _LATER = "Read numbers of a batch when its loss is formed (loss = criterion(...) comes first, then metrics, then backward())"
 
@@ -44,8 +45,11 @@ class Constants:
         # By place and number of dimensions: which of them cannot be the examples', as batches of several showed
         self._not_rows: dict[Any, set[int]] = {}
         self._counted: dict[Any, tuple[int, int]] = {}
+        self.lines = Lines()
         self._padded: set[int] = set()  # places in `extents`
         self.extents: tuple[int, ...] = ()  # of the batch's tensors at hand
+        self._of_lists: tuple[int, ...] = ()  # of its lists of the examples: how many rows all entries have together (boxes, tokens)
+        self._lists_of: dict[Any, tuple[int, ...]] = {}  # by place, as extents
         self._times: collections.Counter = collections.Counter()
         self._ways: dict[Any, dict] = {}  # by place: how a tensor was computed that came there (ways.py)
         self.courses = Courses()
@@ -72,8 +76,19 @@ class Constants:
         self._empty = self._empty and units == 0
         self._units = units
         self.courses.begin(units)
-        self.extents = ()
+        self.extents = self._of_lists = ()
         self._times.clear()
+
+    def take_list(self, entries: Any) -> None:
+        """One of the batch at hand, with an entry for each example."""
+        rows = [[each.shape[0] for each in contents(entry) if each.dim()] for entry in entries]
+        self._of_lists += tuple(map(sum, zip(*rows)))
+
+    def goes_with_count(self, name: str, value: int) -> str:
+        """Why a whole number, which may be an extent, is none but how many examples there are; "" if it is not known to be."""
+        line = ("count", name, *place_of_loop())
+        self._times[line] += 1
+        return COUNTED.format(name) if self.lines.goes_with_count((*line, self._times[line]), self._units, value) else ""
 
     def was_read(self, how: str) -> None:
         self.courses.was_read(how)
@@ -100,6 +115,7 @@ class Constants:
             self._left_0.add(line)
         self._known[place] = kept, self._units, hits if units == self._units else 0, of_extents if same else 0
         self._extents[place] = self.extents
+        lists, self._lists_of[place] = self._lists_of.get(place, ()), self._of_lists
         shape = tuple(value.shape) if isinstance(value, torch.Tensor) else ()
         not_rows = self._not_rows.get((place, len(shape)))
         alone = alone or (single and (not_rows is None or not not_rows.issuperset(d for d, extent in enumerate(shape) if extent == 1)))
@@ -121,11 +137,17 @@ class Constants:
             )
         if alone and isinstance(value, torch.Tensor) and before.numel() > kept.numel():
             self._known[place] = before, self._units, 0, 0  # as far as it is known
+        if isinstance(value, (int, float)) and self.lines.goes_with_count(place, self._units, value):
+            return COUNTED.format(name)
         if isinstance(value, (int, float)) and _follows(before, units, value, self._units):
             self._known[place] = kept, self._units, hits + 1, of_extents
             if hits:  # once may be chance
-                return f"{name} met a number that goes with how many examples were drawn (the sum is divided by the expected batch, once)"
+                return COUNTED.format(name)
         one, two = (_number(each) for each in (before, kept))
+        if any(_follows(one, then, two, now) for then, now in zip(lists, self._of_lists)):
+            self._known[place] = kept, self._units, hits + 1, of_extents
+            if hits:
+                return f"{name} met a number that goes with how many entries the batch's lists have: take each example's own number, or a constant"
         if (name in _SCALING or isinstance(value, torch.Tensor)) and any(
             _follows(one, then + shift, two, now + shift) for then, now in zip(extents, self.extents) for shift in (0, -1, 1)
         ):

@@ -12,6 +12,7 @@ back in turn, phases never.
 from __future__ import annotations
 
 import collections
+import math
 import os
 from collections.abc import Iterable
 from typing import Any
@@ -25,8 +26,14 @@ from .places import place_of_loop
 _WITHOUT_A_TRACE = {"float()", "int()", "index()", "numpy()", "array()"}
 _MOST = 1 << 10  # beginnings that are remembered
 _WHY = (
-    "it was formed in another way than in an earlier draw ({} in {}:{}), after values of this one were {}: a branch may follow from the batch, and one example "
+    "it was formed in another way than in an earlier draw ({}), after values of this one were {}: a branch may follow from the batch, and one example "
     "would move all others. Choose per example (torch.where), or by coins and counters, before anything is read"
+)
+_COURSES = 64  # whose sizes are remembered
+_NO_CHANCE = 2000  # orders of sizes, of which two tell them apart like this
+_BY_SIZE = (
+    "it was formed in another way ({}) in all batches of more examples than in the others: how many examples were drawn would choose it, and one example's absence "
+    "would move all others. Form the loss of every batch alike"
 )
 
 
@@ -38,6 +45,7 @@ class Courses:
         # By all places before something was read, and by outcomes: how losses were formed, and in which batches that began
         self._known: dict[int, dict[Any, dict[int, list[int]]]] = {}
         self._latest: dict[tuple, int] = {}  # by both: the last one's
+        self._sizes: dict[int, tuple[int, int, int]] = {}  # by course, of those batches: the least, the most, and how many
         self._free: collections.Counter[int] = collections.Counter()  # courses of batches of which nothing was read
         self._batch = self._units = self._before = self._since = 0
         self._traceless = ""
@@ -91,7 +99,7 @@ class Courses:
         if not outcomes and not self._traceless:
             if course in self._free or len(self._free) < _MOST:
                 self._free[course] += 1
-            return ""
+            return self._goes_with_size(course)
         if len(self._known) > _MOST:
             self._known.clear()
             self._latest.clear()
@@ -111,10 +119,22 @@ class Courses:
                 return self._why(course, before, f"read by {self._traceless}")
         return ""
 
-    def _why(self, one: int, two: int, how: str) -> str:
+    def _goes_with_size(self, course: int) -> str:
+        """Why a loss was formed in another way than those of all larger batches, or of all smaller ones."""
+        if course not in self._sizes and len(self._sizes) >= _COURSES:
+            return ""
+        least, most, times = self._sizes.get(course, (self._units, self._units, 0))
+        least, most, times = self._sizes[course] = min(least, self._units), max(most, self._units), min(times + 1, 64)
+        for other, (smallest, largest, often) in self._sizes.items():
+            if (most < smallest or largest < least) and math.comb(times + often, times) > _NO_CHANCE:
+                return self._why(course, other, None)
+        return ""
+
+    def _why(self, one: int, two: int, how: str | None) -> str:
         apart = (one & ~two) or (two & ~one)
         name, file, line = list(self._places)[(apart & -apart).bit_length() - 1 >> 1]
-        return is_not("the loss", _WHY.format(name, os.path.basename(file), line, how))
+        place = f"{name} in {os.path.basename(file)}:{line}"
+        return is_not("the loss", _BY_SIZE.format(place) if how is None else _WHY.format(place, how))
 
 
 def _in_turn(begun: list[int]) -> bool:

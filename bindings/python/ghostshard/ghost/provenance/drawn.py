@@ -115,6 +115,7 @@ class Drawn(torch.Tensor):
     _origin: Origin
     _place: tuple[int, int]
     counted = False  # its extents follow from values: y[y == 0]
+    by_place = False  # a part of the batch that a slice took (by_place.py)
     way: dict[tuple, int] = {}  # how it was computed since something was read (ways.py)
     course = 0  # through which places, from the batch on (courses.py)
 

@@ -81,6 +81,7 @@ class HandedOut:
             if bare and origin is None and (copied := numbers_of(value)) is not None:
                 self._tensors.append((copied, 0, of_rows(piece, len(value))))
             if value is not batch and origin is None and self._known_lists.of_units(value, piece.units, told.get(id(value))):
+                self._constants.take_list(value)
                 if contents(value):
                     return type(value)(self._stamped(each, _of_unit(piece, u)) for u, each in enumerate(value))
                 self.lists.append(type(value)(opened(stamp, each, torch.Tensor, whole) for each in value))

@@ -14,8 +14,11 @@ from .functions import ALONG, LAYERS
 from .moves import JOIN, MOVES
 
 _CUTS = {"getitem", "narrow", "select"}
+_MOST_PLACES = 64  # of a list of them that are looked at
 _OF_SIZES = (set(ALONG) | set(LAYERS)) - {"pad"}  # windows, sizes, strides, which what they give goes with
 _TO_SIZES = {"interpolate", *(name for name in LAYERS if name.startswith("adaptive"))}  # to another tensor's, as a rule
+# Parts along a dimension: by sizes, or by an index that may be made of them. With the place and the default of the dimension.
+_PARTS = {"split": (2, 0), "split_with_sizes": (2, 0), "tensor_split": (2, 0), "chunk": (2, 0), "unfold": (1, 0), "index_select": (1, 0), "take_along_dim": (2, None)}
 _BY_COUNT = {"topk", "kthvalue", "roll", "rot90"}  # what they give goes with a whole number that is no extent
 # Whole numbers are operands here, and dimensions or extents elsewhere.
 _OF_NUMBERS = set(
@@ -32,6 +35,10 @@ def wrong_constant(name: str, args: tuple, kwargs: dict, out: Any, sources: list
     if name in _CUTS:
         wrong = next((found for each in _places(args, kwargs) if constants.read and (found := constants.wrong(name, each))), "")
         return "" if wrong and _leaves_padding_out(args, out) else wrong
+    if name in _PARTS and constants.read and not _along_rows(name, args, kwargs):
+        wrong = next((found for each in _sizes_of_parts(args, kwargs) if (found := constants.wrong(name, each))), "")
+        if wrong:
+            return wrong
     for each in constants_in((args, list(kwargs.values()))):
         if name in _BY_COUNT and constants.read and isinstance(each, int) and (found := constants.wrong(name, each)):
             return found
@@ -74,8 +81,22 @@ def _places(args: tuple, kwargs: dict) -> list[int]:
     indices = [each for index in (*given, *kwargs.values()) for each in (index if isinstance(index, tuple) else (index,))]
     if isinstance(x, Drawn) and x._origin.dim is not None and x._origin.dim < len(indices):
         del indices[x._origin.dim]  # whose row that is, is followed
-    numbers = [n for each in indices for n in ((each.start, each.stop, each.step) if isinstance(each, slice) else (each,))]
-    return [n for n in numbers if isinstance(n, int) and not isinstance(n, bool)]
+    numbers = [n for each in indices for n in ((each.start, each.stop, each.step) if isinstance(each, slice) else (len(each), *each) if isinstance(each, (list, range)) else (each,))]
+    return [n for n in numbers if isinstance(n, int) and not isinstance(n, bool)][:_MOST_PLACES]
+
+
+def _along_rows(name: str, args: tuple, kwargs: dict) -> bool:
+    """Whether whole rows are taken, whose rows that are is followed."""
+    place, default = _PARTS[name]
+    dim = kwargs.get("dim", kwargs.get("dimension", args[place] if len(args) > place else default))
+    x = args[0]
+    return isinstance(x, Drawn) and isinstance(dim, int) and x._origin.dim is not None and dim % max(x.dim(), 1) == x._origin.dim
+
+
+def _sizes_of_parts(args: tuple, kwargs: dict) -> list[Any]:
+    given = (args[1:], list(kwargs.values()))
+    numbers = [each for each in constants_in(given) if isinstance(each, int) and not isinstance(each, bool)][:_MOST_PLACES]
+    return [*numbers, *(each for each in tensors_in(given) if not isinstance(each, Drawn))]
 
 
 def _leaves_padding_out(args: tuple, out: Any) -> bool:

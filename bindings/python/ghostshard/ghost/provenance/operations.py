@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ..tensor_trees import mapped, tensors_in
+from .by_place import WHY, is_cut, joins_cuts, writes_a_cut
 from .constants import as_read, note_read
 from .courses import course_after
 from .decisions import DECISIONS
@@ -19,7 +20,7 @@ from .drawn import NOT_KNOWN, Drawn, Memory, Origin, constant, drawn, not_known,
 from .functions import ALONG, ASIDE, COUNTS, ELEMENTWISE, EXPOSING, EXTENTS, HELD, LAYERS, LIKE, METADATA, NEW, OF_SEVERAL, name_of
 from .joins import JOINS, elementwise, joined
 from .met import wrong_constant, wrong_extent
-from .moves import MOVES, moved
+from .moves import JOIN, MOVES, moved
 from .padded import over_padding
 from .penalties import refuse_penalties
 from .setting import after_setting
@@ -131,6 +132,7 @@ def _count_writes(before: list[tuple[Drawn, int, str]]) -> list[torch.Tensor]:
 def _stamped(name: str, args: tuple, kwargs: dict, out: Any, sources: list[Drawn]) -> Any:
     counted = name in COUNTS or (name == "where" and len(args) == 1) or _counts_classes(name, args, kwargs) or any(each.counted for each in sources)
     counted = counted or (name == "getitem" and any(each.dtype in (torch.bool, torch.uint8) for each in tensors_in(args[1:])))
+    by_tensor = bool(tensors_in((args[1:], kwargs)))
     origins, way, course = iter(_origins(name, args, kwargs, out, sources)), way_of(name, sources), course_after(name, sources)
 
     def stamp(value: torch.Tensor) -> torch.Tensor:
@@ -140,6 +142,8 @@ def _stamped(name: str, args: tuple, kwargs: dict, out: Any, sources: list[Drawn
         shares = next((each.origin.memory for each in sources if _share(each, value)), None)
         found: Any = drawn(plain(value), origin if shares is None or origin.memory.lost else origin.within(shares))
         found.counted, found.way, found.course = counted, way, course
+        rows = 0 if origin.dim is None else value.shape[origin.dim]
+        found.by_place = any(each.by_place for each in sources) or is_cut(name, sources[0], rows, by_tensor=by_tensor)
         return found
 
     return mapped(stamp, out)
@@ -175,8 +179,9 @@ def _written(name: str, target: Drawn, args: tuple, kwargs: dict, sources: list[
         return
     if name == "data" or name == "setitem":
         one = after_setting(*args) if name == "setitem" else target.origin.lost("its data were replaced", strangers=True)
-        if name == "setitem" and (wrong := wrong_constant(name, args, kwargs, target, sources)):
-            one = one.lost(wrong, strangers=True)
+        wrong = wrong_constant(name, args, kwargs, target, sources) if name == "setitem" else ""
+        if wrong or (name == "setitem" and writes_a_cut(target, args[1])):
+            one = one.lost(wrong or f"{name} {WHY}", strangers=True)
     else:
         sources = [each for each in sources if each is not kwargs.get("out")]
         kwargs = {key: value for key, value in kwargs.items() if key != "out"}
@@ -201,6 +206,8 @@ def _lose(memory: Memory, why: str, *, loose: bool) -> None:
 def _origins(name: str, args: tuple, kwargs: dict, out: Any, sources: list[Drawn]) -> list[Origin]:
     """One for each tensor of `out`."""
     found, wrong = _owners(name, args, kwargs, out, sources), wrong_constant(name, args, kwargs, out, sources)
+    if name in JOIN and joins_cuts(sources):
+        wrong = wrong or f"{name} {WHY}"
     return [each.lost(wrong, strangers=True) for each in found] if wrong else found
 
 

@@ -31,7 +31,7 @@ from .ways import another_way
 
 _PACKING = ("segment_ids", "cu_seqlens", "user_ids")
 _OF_PACKED = ("max_length_q", "max_length_k")  # of DataCollatorWithFlattening: the longest text's length, for kernels
-_NOT_READ = ("num_items_in_batch",)  # Hugging Face's Trainer gives it, and batch.py takes it out
+_NOT_READ = ("num_items_in_batch",)  # Hugging Face's Trainer gives it, and batch.py takes it out for models of Transformers
 _BY_HOOK = (
     "a forward pre-hook that was registered after make_private() put another tensor in its place. Register it before make_private(), so "
     "that it is followed, or on the module that make_private() returned"
@@ -105,7 +105,7 @@ class Provenance:
         if packed and origin.moved:
             return Finding(is_not("the packed input", "its tokens were moved, and which text they are of is not followed"))
         wrong = self._wrong_units(units, origin) if units is not None else "" if packed else not_once(origin, rows)
-        aside = (*(["units"] if units is not None else []), *(_NOT_READ if kwargs.get("labels") is not None else ()))
+        aside = (*(["units"] if units is not None else []), *(name for name in _NOT_READ if name in owning and kwargs.get("labels") is not None))
         given = [value for name, value in kwargs.items() if name not in aside]
         read = tuple(each for each in contents((args, given)) if isinstance(each, Drawn))
         listed = frozenset() if packed or units is not None else self._lists_of_units((args, kwargs), origin.numbers(), origin.memory.piece)
@@ -276,8 +276,9 @@ class Provenance:
         return is_not("what the loss is formed of", wrong) if wrong else ""
 
     def _wrong_numbers(self, name: str, given: Any, listed: frozenset[Path]) -> str:
-        numbers = [each for each in leaves_beside(given, listed) if isinstance(each, (float, ReadInt))]
-        return next((found for each in numbers if (found := self._wrong_constant(name, each))), "")
+        numbers = [each for each in leaves_beside(given, listed) if isinstance(each, (float, int)) and not isinstance(each, bool)]
+        ask = lambda each: self.constants.goes_with_count(name, each) if name == "the model" and type(each) is int else self.constants.wrong(name, each)
+        return next((is_not("what the loss is formed of", found) for each in numbers if (found := ask(each))), "")
 
     def opened(self) -> bool:
         """Since it was asked last: a constant that was 0 is none any more, so that a term counts that did not."""

@@ -45,7 +45,7 @@ class _PerExample(torch.autograd.Function):
         output, ctx.coins, ctx.buffers = _computed(call, list(inputs))
         outputs = tensors_in(output)
         ctx.like = [torch.empty(value.shape, device="meta") for value in outputs]
-        ctx.of_units = [value.is_floating_point() and call.has_units(value) for value in outputs]
+        ctx.of_units = [value.is_floating_point() and call.gives_units(value) for value in outputs]
         of_all = [value.is_floating_point() and not own for value, own in zip(outputs, ctx.of_units)]
         tree += [output, of_all]
         compared = layer.compared and ctx.coins is None

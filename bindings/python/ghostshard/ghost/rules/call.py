@@ -40,7 +40,7 @@ class Call:
         self.rows = self._rows_of_each()  # of each unit, in tensors [units · rows, ...]; 0: there are none
         self.batched = [i for i, value in enumerate(self._tensors) if i in self._behind or (self.has_units(value) and not self._shared(i, value))]
         for i, value in enumerate(self._tensors):
-            if i not in self.batched and len(set(value.shape)) == 1 and value.dim() <= 2:
+            if i not in self.batched and value.dim() > 0 and (value.shape[0] > 1 or set(value.shape) == {1}):
                 layer.shares[i] = value.dim()
             if i not in self.batched and value.requires_grad:
                 raise ValueError(
@@ -49,11 +49,14 @@ class Call:
                 )
 
     def _shared(self, i: int, value: torch.Tensor) -> bool:
-        """Whether all units share a tensor [units] or [units, units], as there are as many places by chance: it looks like one of places, or was one of
-        other extents before."""
-        if i == 0 or value.requires_grad or value.dim() > 2 or len(set(value.shape)) > 1:
+        """Whether all units share a tensor [units, ...], as there are as many places by chance: it was one of other extents before, or is [units] or
+        [units, units] and looks like one of places. What it does to outputs is compared again then."""
+        square = value.dim() <= 2 and len(set(value.shape)) == 1
+        before = self.layer.shares.get(i) == value.dim()
+        if value.requires_grad or not (before or (square and of_places(value))) or self.layer.is_own(value):
             return False
-        return (self.layer.shares.get(i) == value.dim() or of_places(value)) and not self.layer.is_own(value)
+        self.layer.compared = self.layer.compared and square
+        return True
 
     @property
     def kind(self) -> str:
@@ -73,6 +76,10 @@ class Call:
 
     def has_units(self, value: torch.Tensor) -> bool:
         return self.has_rows(value) or self._first_is_units(value)
+
+    def gives_units(self, output: torch.Tensor) -> bool:
+        """Whether an output is the units': what all of them share gives nothing else, however many rows it has."""
+        return bool(self.batched) and self.has_units(output)
 
     def units_first(self, value: torch.Tensor) -> torch.Tensor:
         """[units, ...], or [units, rows, ...]."""
@@ -103,7 +110,7 @@ class Call:
 
     def output_of_one(self, value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         """What a layer gives for of_one(), without the dimension of the units. like: what it gives for all."""
-        return value if self.has_rows(like) or not self.has_units(like) else value.squeeze(self.layer.units_at(value.dim()))
+        return value if self.has_rows(like) or not self.gives_units(like) else value.squeeze(self.layer.units_at(value.dim()))
 
     def _with(self, values: list[torch.Tensor]) -> tuple[tuple, dict]:
         tensors = [value.detach() for value in self._tensors]

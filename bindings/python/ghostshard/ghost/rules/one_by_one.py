@@ -89,7 +89,7 @@ def outputs_of_each_unit(call: Call, inputs: list[torch.Tensor], like: list[torc
 
     with torch.no_grad(), buffers.repeated():
         found = _first_that_works(call, mapped, looped, Coins(inputs[0].device).again)
-    return [call.as_given(value, of_all) if call.has_units(of_all) else value[0] for value, of_all in zip(found, like)]
+    return [call.as_given(value, of_all) if call.gives_units(of_all) else value[0] for value, of_all in zip(found, like)]
 
 
 def of_each_unit(
