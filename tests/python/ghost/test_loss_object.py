@@ -206,6 +206,7 @@ def test_torch_functions_of_it():
     loss, _ = one_loss()
     assert torch.isfinite(loss) and not torch.isnan(loss) and not torch.isinf(loss) and torch.isclose(loss, loss)
     assert loss.requires_grad and loss.shape == () and loss.dim() == 0 and loss.numel() == 1 and loss.dtype == torch.float32
+    assert loss.ndim == 0 and loss.size() == () and not loss.is_cuda and loss.isfinite() and not loss.isnan() and not loss.isinf()
     assert loss.device.type == "cpu" and loss.data.item() == loss.item()
     for made in (torch.tensor(2.0) * loss, torch.mul(loss, 2.0), torch.add(loss, loss), torch.tensor(0.0) + loss + loss):
         assert abs(made.item() - 2 * loss.item()) < 1e-6

@@ -232,3 +232,25 @@ def test_a_phase_without_privacy_steps_as_it_likes(how):
     F.cross_entropy(run.model(x), y).backward()
     second(run).step()
     assert not same(run, before)
+
+
+def test_one_that_steps_without_gradients_is_told_that_it_trains_nothing():
+    """A backward that is no private step forms none: public data after the private passes, for instance."""
+    run = run_of()
+    other, before = second(run), values_of(run)
+    for x, y in run.loader:
+        run.step(x, y)
+    trained = values_of(run)
+    public = torch.randn(8, 6), torch.randint(0, 3, (8,))
+    other.zero_grad()
+    other.step()  # as some loops do before their first scheduler
+    with pytest.warns(UserWarning, match="none of which has a gradient: it trains nothing.*take the model back first"):
+        for _ in range(3):
+            other.zero_grad()
+            F.cross_entropy(run.model(public[0]), public[1]).backward()
+            other.step()
+    assert same(run, trained)
+    run.module.cleanup()
+    F.cross_entropy(run.model(public[0]), public[1]).backward()
+    other.step()
+    assert not same(run, trained) and not same(run, before)

@@ -53,7 +53,7 @@ class ReadsLikeANumber:
         """Itself: its backward is the engine's, wherever the number lies."""
         return self
 
-    clone = cpu = double = to
+    clone = cpu = cuda = double = to
 
     def __rtruediv__(self, other: Any) -> Any:
         raise TypeError(NO_FUNCTION.format("the reciprocal"))
@@ -72,6 +72,24 @@ class ReadsLikeANumber:
 
     def dim(self) -> int:
         return 0
+
+    ndim = property(dim)
+
+    def size(self) -> torch.Size:
+        return self.shape
+
+    def isnan(self) -> torch.Tensor:
+        return self.data.isnan()
+
+    def isinf(self) -> torch.Tensor:
+        return self.data.isinf()
+
+    def isfinite(self) -> torch.Tensor:
+        return self.data.isfinite()
+
+    @property
+    def is_cuda(self) -> bool:
+        return self.data.is_cuda
 
     def numel(self) -> int:
         return 1

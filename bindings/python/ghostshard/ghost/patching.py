@@ -21,7 +21,7 @@ from .loss import PrivateLoss
 from .nobody import joined
 from .own_loss import OwnLoss
 from .provenance.opened import contents
-from .recording import RecordingEngine, anchor
+from .recording import RecordingEngine, anchor, made_by_a_layer
 from .rows import InOrder
 from .shared import Shared, plain, shared
 from .spec_augment import masking, refuse_masks
@@ -53,7 +53,7 @@ class PatchedForward:
         if not layer.engine.recording:
             return self._own(args, kwargs)
         if not layer.trainable():
-            return self._of_flattened(self._own(args, kwargs), args)
+            return made_by_a_layer(self._of_flattened(self._own(args, kwargs), args))
         if layer.engine.in_forward:
             return self._recorded(*((args, kwargs) if torch.compiler.is_compiling() else layer.engine.provenance.within_layer(args, kwargs)))
         args, kwargs, found = layer.engine.provenance.read_layer(args, kwargs, batch_first=layer.engine.batch_first)

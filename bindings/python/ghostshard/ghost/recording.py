@@ -34,6 +34,13 @@ def anchor() -> torch.Tensor:
     return found
 
 
+def made_by_a_layer(output: Any) -> Any:
+    """A frozen layer's output, whose gradient is of its own row alone, if a hook makes it a leaf (PEFT's enable_input_require_grads, for checkpointing)."""
+    if isinstance(output, torch.Tensor) and not output.requires_grad:
+        setattr(output, ANCHOR, True)
+    return output
+
+
 class RecordingEngine(Protocol):
     """A model is private under it: its layers record, and its losses go backward through it."""
 
@@ -88,4 +95,4 @@ class RecordingEngine(Protocol):
         ...
 
 
-__all__ = ["ANCHOR", "REENTRANT", "RecordingEngine", "anchor"]
+__all__ = ["ANCHOR", "REENTRANT", "RecordingEngine", "anchor", "made_by_a_layer"]

@@ -9,6 +9,7 @@ added, so it needs the user's word. So does a step of another optimizer over the
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -35,6 +36,11 @@ _OTHERS = (
     "If all that the other one applies are released gradients, weights and public numbers, say so with make_private(allow_vouched=True), which the report states"
 )
 
+_IDLE = (
+    "an optimizer that is not the one given to make_private() stepped on parameters of the private model, none of which has a gradient: it trains nothing. A backward that is no "
+    "private step forms none. Train with the criterion and the optimizer of make_private(); on public data, take the model back first (module.cleanup())"
+)
+
 _watching: weakref.WeakSet[Released] = weakref.WeakSet()
 
 
@@ -59,6 +65,7 @@ class Released:
         self._at_once = False  # nobody's code has come between
         self._applying = False  # the run's optimizer is stepping, by another one that it may hold
         self._noted: dict[int, _Noted] = {}  # by id of the parameter
+        self._idle: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()  # steps of others without a gradient
         self._handle: Any = None
         self._end_handle: Any = None
         self._watch(optimizer)
@@ -135,6 +142,10 @@ class Released:
         names = {id(entry.parameter): entry.name for entry in self._layout().parameters}
         shared = [parameter for group in stepping.param_groups for parameter in group["params"] if id(parameter) in names]
         given = [parameter for parameter in shared if parameter.grad is not None]
+        if shared and not given:
+            self._idle[stepping] = self._idle.get(stepping, 0) + 1
+            if self._idle[stepping] == 2:  # once, as some loops step before their first scheduler, is no training
+                warnings.warn(_IDLE, stacklevel=5)
         if shared and (_closure(args, kwargs) is not None or not _all_zero(given)):
             for parameter in given:
                 parameter.grad = None

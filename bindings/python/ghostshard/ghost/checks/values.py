@@ -46,7 +46,7 @@ class Repeat:
         """MIXED if the inputs of the chosen units, or of the rest, or how many there are, move outputs of the others; KEPT if they move
         buffers; CARRIED if they move the outputs of the forward that follows; PADDED if how far the batch is padded does; UNKNOWN if the model takes no other inputs. chosen: bool [units].
 
-        Seven forwards without gradients, from the same state, and two more for each way in which a batch can be paired anew. If a forward communicates, a collective: highest() gives the largest of all
+        Nine forwards without gradients, from the same state, and two more for each way in which a batch can be paired anew. If a forward communicates, a collective: highest() gives the largest of all
         ranks' numbers, so that all make as many forwards. A rank whose model refuses one of them makes up for it.
         """
         if self.communicates and self.in_step is None:

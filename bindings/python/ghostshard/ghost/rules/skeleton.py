@@ -73,8 +73,9 @@ def _of_skeleton(module: nn.Module, value: Any, known: dict[int, nn.Module]) -> 
         return skeleton(value, known)
     if isinstance(value, nn.Parameter):
         raise ValueError(
-            f"{original_class(module).__name__} keeps parameters in a list or dict, where torch.func cannot put one example's: register a "
-            "rule for it (ghostshard.register_rule)"
+            f"{original_class(module).__name__} keeps parameters in a list or dict, where torch.func cannot put one example's. If it stands in "
+            "a module that has a parameter of its own beside it, make that parameter a layer (an nn.Module that is called); else register a rule for it "
+            "(ghostshard.register_rule)"
         )
     if type(value) in (list, tuple):
         return type(value)(_of_skeleton(module, each, known) for each in value)
