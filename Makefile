@@ -18,7 +18,7 @@ help:
 	@echo '  make build      the programs, into build/release/bin'
 	@echo '  make bench      build and run the micro-benchmarks; results go to build/release/bench'
 	@echo '  make format     clang-format over the C++ files of the tree'
-	@echo '  make lint       fails if a C++ file is not formatted or clang-tidy finds something'
+	@echo '  make lint       fails if C++ is not formatted, or clang-tidy or ruff finds something'
 	@echo '  make asan       the C++ tests with AddressSanitizer and UBSan; the last line is "N passed, N failed"'
 	@echo '  make tsan       the same with ThreadSanitizer'
 	@echo '  make mutants    plants one fault after the other in a copy of the tree: the tests must see each of them'

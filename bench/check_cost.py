@@ -22,16 +22,16 @@ from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "peers"))
 
-import torch  # noqa: E402
-from gpt2_like import Gpt2Like  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+import torch
+from gpt2_like import Gpt2Like
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
-from ghostshard import PrivacyEngine  # noqa: E402
-from ghostshard.ghost.checks.gate import Gate  # noqa: E402
-from ghostshard.ghost.checks.gradients import AttributionCheck  # noqa: E402
-from ghostshard.ghost.checks.guard import Guard  # noqa: E402
-from ghostshard.ghost.provenance import Drawn, Provenance  # noqa: E402
+from ghostshard import PrivacyEngine
+from ghostshard.ghost.checks.gate import Gate
+from ghostshard.ghost.checks.gradients import AttributionCheck
+from ghostshard.ghost.checks.guard import Guard
+from ghostshard.ghost.provenance import Drawn, Provenance
 
 
 class Clock:

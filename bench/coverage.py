@@ -23,11 +23,11 @@ PARTS = ROOT / "bench" / "coverage"
 DOCS, RESULTS = ROOT / "docs" / "python.md", ROOT / "bench" / "results" / "coverage.json"
 sys.path.insert(0, str(PARTS))
 
-import transformers  # noqa: E402
-from loops import LOOPS, outcome  # noqa: E402
-from one_step import judged, step_of  # noqa: E402
-from rows import Row, built, rows  # noqa: E402
-from ways import METHODS, WAYS  # noqa: E402
+import transformers
+from loops import LOOPS, outcome
+from one_step import judged, step_of
+from rows import Row, built, rows
+from ways import METHODS, WAYS
 
 SHARDED = "2 ranks, FSDP2"
 

@@ -31,15 +31,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
 
-import torch  # noqa: E402
-from e2e_quality import ROOT, commit, prepare, standard_error, tuned_rate  # noqa: E402
-from gpt2_like import Gpt2Like  # noqa: E402
-from step_peers import new_report  # noqa: E402
-from torch.nn import functional  # noqa: E402
-from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
-from torch.nn.utils.rnn import pad_sequence  # noqa: E402
+import torch
+from e2e_quality import ROOT, commit, prepare, standard_error, tuned_rate
+from gpt2_like import Gpt2Like
+from step_peers import new_report
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils.rnn import pad_sequence
 
-from ghostshard.texts.packed import read_packed  # noqa: E402
+from ghostshard.texts.packed import read_packed
 
 NOISE_MULTIPLIER = 0.634  # of white noise at epsilon 8 in bench/results/e2e_quality.json
 FIRST_RATE = 0.01  # of tuning
@@ -250,7 +250,7 @@ def measure(runs: Runs, methods: Sequence[Method]) -> list[dict]:
     rates = {method: runs.tuned_rate(method) for method in methods}
     begun = {method: [runs.begin(method.kind, rate, seed, "test") for seed in runs.config["seeds"]] for method, rate in rates.items()}
     rows: list[dict] = []
-    for method, decay in ((method, decay) for method in methods for decay in method.decays):
+    for method, decay in [(each, decay) for each in methods for decay in each.decays]:
         losses = [run.result()["losses"][str(decay)] for run in begun[method]]
         apart = [one - other for one, other in zip(losses, rows[0]["losses"] if rows else losses, strict=True)]
         rows.append({"method": method.name, "decay": decay, "rate": rates[method], "losses": losses, "mean": statistics.mean(losses),

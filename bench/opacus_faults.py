@@ -19,11 +19,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests/python/ghost"))
-import oracle  # noqa: E402
+import opacus
+import oracle
 
-import ghostshard  # noqa: E402
-import ghostshard.ghost.wrappers  # noqa: E402
-import opacus  # noqa: E402
+import ghostshard
+import ghostshard.ghost.wrappers
 
 CLIP = 0.1
 

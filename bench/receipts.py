@@ -23,7 +23,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "bindings" / "python" / "ghostshard"))
-import check_receipt  # noqa: E402  the checker runs alone: nothing of the package comes with it
+import check_receipt
 
 Forge = Callable[[dict, random.Random], bool]  # False if it does not apply to the receipt
 

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bindings" / "python"))
-from ghostshard._native import load  # noqa: E402  from this source tree
+from ghostshard._native import load
 
 KEY, RUN = bytes(range(32)), "00" * 16
 

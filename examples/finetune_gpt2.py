@@ -22,7 +22,6 @@ from ghostshard.accountants import default_delta
 from ghostshard.texts.vocabulary import load_vocabulary
 
 
-
 def small_model(vocabulary_size: int, end_of_text: int) -> GPT2LMHeadModel:
     config = GPT2Config(
         n_layer=4, n_embd=192, n_head=4, vocab_size=vocabulary_size, n_positions=256, bos_token_id=end_of_text,

@@ -25,8 +25,8 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "bench")]
 
-import step_peers  # noqa: E402  (paths first)
-from figures import documents, verdicts, written  # noqa: E402
+import step_peers
+from figures import documents, verdicts, written
 
 RANKS = 2
 

@@ -81,7 +81,10 @@ class Source:
                 [word for folder in self.system for word in ("-isystem", folder)])
 
 
-def included(path, known={}):
+_INCLUDED = {}
+
+
+def included(path, known=_INCLUDED):
     """The project's files that a file includes, itself among them, and the names of the headers of others."""
     if path not in known:
         ours, others = {path}, set()

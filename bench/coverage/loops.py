@@ -6,11 +6,11 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-import usual_loops  # noqa: F401  the order of the table
-import other_loops  # noqa: F401
-import reading_loops  # noqa: F401
 import kept_loops  # noqa: F401
+import other_loops  # noqa: F401
 import peoples_loops  # noqa: F401
+import reading_loops  # noqa: F401
+import usual_loops  # noqa: F401  the order of the table
 from loop import LOOPS, Loop
 from one_step import judged
 from recorded import Run

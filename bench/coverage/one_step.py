@@ -16,10 +16,10 @@ from torch import nn
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/python/ghost"))
-import oracle  # noqa: E402
-from private import Private  # noqa: E402
+import oracle
+from private import Private
 
-from ghostshard.ghost.checks.modules import refuse_unsupported  # noqa: E402
+from ghostshard.ghost.checks.modules import refuse_unsupported
 
 CLIP = 0.5
 # Of a released sum's relative error. Norms are upper bounds: where an example's tokens cancel, theirs may be wider by a part in a

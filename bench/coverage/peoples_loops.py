@@ -119,7 +119,7 @@ def _whole_closure(run):
 
         def closure():
             run.optimizer.zero_grad()
-            loss = run.criterion(run.module(x), y)  # noqa: B023  called at once
+            loss = run.criterion(run.module(x), y)
             loss.backward()
             return loss
 

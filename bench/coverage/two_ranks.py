@@ -13,13 +13,13 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import transformers
+from one_step import Verdict, judged, step_of
 from rows import Row, built, rows
 
 from ghostshard import FSDP2Wrapper
-from one_step import Verdict, judged, step_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests/python/ghost"))
-from leaving import leave  # noqa: E402
+from leaving import leave
 
 
 def main() -> None:

@@ -13,9 +13,10 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2] / "bindings/python")]
 
-from ghostshard import check_receipt  # noqa: E402
-from ghostshard.check_receipt import Refused  # noqa: E402
-from test_receipt_fuzz import changed, changed_text, true_delta  # noqa: E402
+from test_receipt_fuzz import changed, changed_text, true_delta
+
+from ghostshard import check_receipt
+from ghostshard.check_receipt import Refused
 
 SEEDS = Path(__file__).parents[1] / "accountant/fuzz/seeds/receipt"
 SLICE = 50  # runs of one corpus entry before another is drawn

@@ -7,10 +7,7 @@ from pathlib import Path
 
 import numpy
 import pytest
-from program import (
-    CONFIG, POSITIONS, PRIVATE, UNITS, VOCABULARY, Finished, Program, arguments, everything_in, texts, write_data,
-    write_inputs, write_model,
-)  # fmt: skip
+from program import CONFIG, POSITIONS, PRIVATE, UNITS, VOCABULARY, Finished, Program, arguments, everything_in, texts, write_data, write_inputs, write_model  # fmt: skip
 
 NAN_FLAGS = ("target-epsilon", "noise-multiplier", "delta", "clip-norm", "learning-rate", "weight-decay", "momentum",
              "min-learning-rate", "second-moment-floor")

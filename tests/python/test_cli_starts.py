@@ -7,7 +7,6 @@ import stat
 import pytest
 from program import PLAIN, PRIVATE, UNITS, arguments, everything_in, metrics
 
-
 PLACES = {
     "rank_outside": ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK must be an integer from 0 to 1, got '2'"),
     "size_no_number": ({"RANK": "0", "WORLD_SIZE": "two"}, "WORLD_SIZE must be an integer from 1 to"),

@@ -14,8 +14,8 @@ from ghostshard.texts.packed import read_packed
 from ghostshard.texts.vocabulary import load_vocabulary
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "gpt2" / "demo"))
-import demo as demo_module  # noqa: E402
-from demo import _up, flags, main  # noqa: E402
+import demo as demo_module
+from demo import _up, flags, main
 
 FLAGS = {
     "values": ({"steps": 3, "learning-rate": 0.001}, ["--steps", "3", "--learning-rate", "0.001"]),

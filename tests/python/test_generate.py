@@ -5,8 +5,8 @@ import json
 import pytest
 
 from ghostshard import binary as binary_module
-from ghostshard.texts.vocabulary import train_vocabulary
 from ghostshard.texts.generate import main
+from ghostshard.texts.vocabulary import train_vocabulary
 
 # Writes its arguments down, then answers like the C++ program.
 ANSWERS = 'printf "%s\\n" "$@" > "${0%/*}/arguments"\n'

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from ghostshard import files
 from ghostshard._native import load
 from ghostshard.errors import UserError

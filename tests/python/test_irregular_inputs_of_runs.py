@@ -62,7 +62,7 @@ def test_texts_larger_than_memory(binary, tmp_path):
     """A file that is what it should be, but for its size."""
 
     def change(work):
-        tokens, offsets = 1 << 38, [0, 1 << 38]
+        tokens = 1 << 38
         columns = {"tokens": ("I32", [tokens], 4 * tokens), "loss_mask": ("U8", [tokens], tokens), "offsets": ("I64", [2], 16)}
         header, end = {}, 0
         for column, (dtype, shape, size) in columns.items():

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
+from ghostshard.errors import UserError
 from ghostshard.texts.packed import encode_units, read_packed, write_packed
 from ghostshard.texts.text import TextUnit
 from ghostshard.texts.vocabulary import train_vocabulary
-from ghostshard.errors import UserError
 
 # Bytes only: a token is a byte and 256 ends a text, so that expected values can be read off.
 BYTES = train_vocabulary([""], size=257)

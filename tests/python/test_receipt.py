@@ -12,9 +12,10 @@ import re
 from pathlib import Path
 
 import pytest
+from ledgers import write_chain
+
 from ghostshard import check_receipt
 from ghostshard.check_receipt import Refused
-from ledgers import write_chain
 
 
 def poisson(q: float, sigma: float) -> dict:

@@ -6,9 +6,10 @@ import math
 import random
 
 import pytest
+from test_receipt import write_ledger
+
 from ghostshard import check_receipt
 from ghostshard.check_receipt import Refused
-from test_receipt import write_ledger
 
 VALUES = [None, True, "", "1", [], {}, 0, -1, 1, 0.0, -0.0, 1e-320, 1e-30, 0.5, 1.5, 2**62, 2**70, 1e30, 1e300, math.inf, math.nan,
           [1], [[]], [{}], {"type": "gaussian"}, 10**400]  # fmt: skip

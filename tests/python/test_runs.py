@@ -11,11 +11,7 @@ from pathlib import Path
 import numpy
 import pytest
 from opacus.accountants import PRVAccountant, RDPAccountant
-from program import (
-    CONFIG, PLAIN, PRIVATE, UNITS, Program, arguments, everything_in, json_lines, metrics, report, same_weights, write_data,
-    write_inputs,
-)  # fmt: skip
-
+from program import CONFIG, PLAIN, PRIVATE, UNITS, Program, arguments, everything_in, json_lines, metrics, report, same_weights, write_data, write_inputs  # fmt: skip
 
 TARGET = 3.0
 STEPS = 20

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ghostshard.texts.split import split_indices
 from ghostshard.errors import UserError
+from ghostshard.texts.split import split_indices
 
 
 @given(st.data(), st.integers(1, 300), st.integers(0, 2**40))

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ghostshard.texts.text import FORMATS, TextUnit, read_units, to_jsonl
 from ghostshard.errors import UserError
+from ghostshard.texts.text import FORMATS, TextUnit, read_units, to_jsonl
 
 READS = {
     "text_is_one_unit_per_line": ("text", "one\n two \nthree", ["one", "two", "three"], 0),

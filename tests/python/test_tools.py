@@ -279,7 +279,7 @@ def build_tree(repository, tmp_path):
 
 
 def test_build_configures_tests_and_benches_if_they_are_installed(build_tree):
-    off, on = ("-DGHOSTSHARD_BUILD_TESTS=%s -DGHOSTSHARD_BUILD_BENCH=%s" % (x, x) for x in ("OFF", "ON"))
+    off, on = (f"-DGHOSTSHARD_BUILD_TESTS={x} -DGHOSTSHARD_BUILD_BENCH={x}" for x in ("OFF", "ON"))
     configure, build = build_tree("run")
     assert off in configure and build.startswith("--build")
     configure, _ = build_tree("all")

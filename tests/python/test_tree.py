@@ -49,9 +49,10 @@ def test_the_check_for_machine_paths_sees(line, is_wrong, repository):
 
 
 def test_the_environment_imports_what_the_readme_names():
-    import ghostshard
     import opacus
     import transformers
+
+    import ghostshard
 
     assert opacus.__version__ == "1.6.0"
     assert ghostshard.__version__ and transformers.__version__

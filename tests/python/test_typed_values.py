@@ -46,7 +46,7 @@ EMPTY = ("config", "eval-data", "public-note", "noise-key-file", "budget-registe
 @pytest.mark.parametrize("name", EMPTY)
 def test_an_empty_value_is_refused(program, name):
     """A script whose variable is empty would otherwise train without the key, the register or the limit that it names."""
-    words = [word for word in arguments(PRIVATE, steps=None if name == "steps" else "3")]
+    words = list(arguments(PRIVATE, steps=None if name == "steps" else "3"))
     done = program.run([*words, "--" + name, ""])
     assert done.code == 2 and done.err.count("\n") == 1 and not (program.folder / "run").exists()
     assert f"--{name}: must not be empty: leave the option out, or give it a value" in done.err

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ghostshard.texts.vocabulary import END_OF_TEXT, gpt2_vocabulary, load_vocabulary, train_vocabulary
 from ghostshard.errors import UserError
+from ghostshard.texts.vocabulary import END_OF_TEXT, gpt2_vocabulary, load_vocabulary, train_vocabulary
 
 TRAINING_TEXTS = ["the cat sat on the mat", "the dog sat on the log", "naïve café — 日本"] * 3
 

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "python"))
-from program import arguments, write_inputs  # noqa: E402
+from program import arguments, write_inputs
 
 FLAGS = {
     "--model": "model", "--data": "data.safetensors", "--eval-data": "public.safetensors", "--output": "run",

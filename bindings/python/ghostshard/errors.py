@@ -147,7 +147,7 @@ def _open_standard_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # has the lowest number that is free, which is this one
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
 
 
 def _speak_utf8() -> None:

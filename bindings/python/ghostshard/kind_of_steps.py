@@ -8,9 +8,9 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from .ghost.ranks import Ranks
 from .ghost import correlation
 from .ghost.checks.charges import Charges, EachDraw, RoundsOfGroups, WholePasses
+from .ghost.ranks import Ranks
 from .loaders import GhostDataLoader, SamplingPlan, plan_of
 
 __all__ = ["ARGUMENTS", "charges", "plan_asked_for", "private_loader", "settle", "take_out"]

@@ -19,10 +19,10 @@ from torch.utils.data import DataLoader
 from . import accountants, checkpoint, kind_of_steps, seeds
 from ._native import load
 from .asked import MODES, Asked, asked_for, refuse_ours
+from .ghost import clip_quantile, correlation
 from .ghost.checks.alike import parts_of, together
 from .ghost.checks.batches import DrawnBatches, OwnBatches
 from .ghost.checks.modules import refuse_unsupported
-from .ghost import clip_quantile, correlation
 from .ghost.engine import GhostEngine
 from .ghost.loss import PrivateCriterion, check_reduction
 from .ghost.optimizer import GhostOptimizer

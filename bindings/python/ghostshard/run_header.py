@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from itertools import chain
 from typing import Any
 
@@ -109,7 +109,7 @@ def _beginning(engine: GhostEngine) -> dict:
     return {
         "code": code_id(),
         "code_commit": code_commit(),
-        "begun_on": datetime.now(timezone.utc).date().isoformat(),
+        "begun_on": datetime.now(UTC).date().isoformat(),
         "ranks": replicate * shard * model,
         "mesh": f"{replicate}x{shard}x{model}",
         "checkpoint_lineage": "the model as the caller built or loaded it; weights_before is its digest",

@@ -21,9 +21,7 @@ from ghostshard.binary import find_binary, repository
 from ghostshard.errors import Failure, UserError, parser, run
 from ghostshard.files import replacing
 from ghostshard.local_ranks import STOPPED, run_ranks
-from ghostshard.texts import (
-    encode_units, load_vocabulary, read_packed, read_units, split_indices, train_vocabulary, write_packed,
-)  # fmt: skip
+from ghostshard.texts import encode_units, load_vocabulary, read_packed, read_units, split_indices, train_vocabulary, write_packed  # fmt: skip
 from ghostshard.texts.generate import Sampling, generate
 from ghostshard.texts.text import TextUnit
 from ghostshard.texts.vocabulary import Vocabulary

@@ -20,21 +20,21 @@ from on_device import BACKEND, DEVICE, here, take_engine, there
 
 take_engine()
 
-import oracle  # noqa: E402
-import packed  # noqa: E402
-import tensor_parallel_main as tensor_parallel  # noqa: E402
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-from leaving import report_and_leave  # noqa: E402
-from models import CASES, next_token_loss  # noqa: E402
-from private import Private  # noqa: E402
-from ranks_main import checkpointed_gpt2, gpt2, local, tokens, wrapped  # noqa: E402
-from refusals import sentence  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule  # noqa: E402
+import oracle
+import packed
+import tensor_parallel_main as tensor_parallel
+import torch
+import torch.distributed as dist
+from leaving import report_and_leave
+from models import CASES, next_token_loss
+from private import Private
+from ranks_main import checkpointed_gpt2, gpt2, local, tokens, wrapped
+from refusals import sentence
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule
 
-from ghostshard import FSDP2Wrapper, PrivacyEngine, pack_texts  # noqa: E402
+from ghostshard import FSDP2Wrapper, PrivacyEngine, pack_texts
 
 ALL = {case.name: case for case in CASES}
 

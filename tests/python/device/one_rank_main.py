@@ -14,15 +14,15 @@ from on_device import DEVICE, here, take_engine, there
 
 seen = take_engine()
 
-import narrow  # noqa: E402
-import oracle  # noqa: E402
-import refusals  # noqa: E402
-import steps  # noqa: E402
-import torch  # noqa: E402
-from models import CASES, Case, next_token_loss  # noqa: E402
-from private import Private  # noqa: E402
-from ranks_main import checkpointed_gpt2, gpt2, gpt2_with_lora  # noqa: E402
-from whole_run import whole_run  # noqa: E402
+import narrow
+import oracle
+import refusals
+import steps
+import torch
+from models import CASES, Case, next_token_loss
+from private import Private
+from ranks_main import checkpointed_gpt2, gpt2, gpt2_with_lora
+from whole_run import whole_run
 
 ALL = {case.name: case for case in CASES}
 ALL |= {
@@ -57,11 +57,7 @@ def sums(case: Case, way: str) -> dict[str, float]:
 
 def some_sums() -> dict[str, dict[str, float]]:
     every = ("reduced_each", "accumulated", "two_passes", "two_passes_accumulated", "per_layer", EMPTY)
-    wanted = {name: ("reduced_each",) for name in (
-        "mlp", "linear_of_4_extents", "frozen_parts", "layer_called_twice", "layer_norm_of_2_extents", "language_untied",
-        "language_tied_and_embedded_twice", "padding_idx", "conv1d", "conv2d", "conv2d_few_places",
-        "layer_without_a_rule", "parameters_beside_children", "scalar_parameter", "instance_norm", "gpt2_with_lora",
-    )}  # fmt: skip
+    wanted = dict.fromkeys(("mlp", "linear_of_4_extents", "frozen_parts", "layer_called_twice", "layer_norm_of_2_extents", "language_untied", "language_tied_and_embedded_twice", "padding_idx", "conv1d", "conv2d", "conv2d_few_places", "layer_without_a_rule", "parameters_beside_children", "scalar_parameter", "instance_norm", "gpt2_with_lora"), ("reduced_each",))  # fmt: skip
     wanted |= {"language_tied": every, "gpt2": ("reduced_each", EMPTY), "checkpointed_gpt2": ("two_passes",)}
     return {f"{name}-{way}": sums(ALL[name], way) for name, ways in wanted.items() for way in ways}
 

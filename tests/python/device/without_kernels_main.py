@@ -10,9 +10,9 @@ from on_device import DEVICE, register_device
 
 register_device()
 
-from models import CASES  # noqa: E402
-from private import Private  # noqa: E402
-from refusals import sentence  # noqa: E402
+from models import CASES
+from private import Private
+from refusals import sentence
 
 build = next(case for case in CASES if case.name == "mlp").build
 found = {

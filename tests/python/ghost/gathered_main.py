@@ -14,9 +14,9 @@ import torch.distributed as dist
 from private import hand_out
 from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.utils.data import DataLoader, TensorDataset
 
 from ghostshard import FSDP2Wrapper, PrivacyEngine
-from torch.utils.data import DataLoader, TensorDataset
 
 
 class Net(nn.Module):

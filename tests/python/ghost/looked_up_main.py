@@ -12,8 +12,8 @@ import warnings
 import torch
 import torch.distributed as dist
 from leaving import report_and_leave
-from torch import nn
 from together_main import Run, said_by_each
+from torch import nn
 
 UNITS = 8
 

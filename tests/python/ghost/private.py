@@ -10,9 +10,10 @@ from torch.distributed.tensor import DTensor
 
 from ghostshard.ghost.checks.charges import EachDraw
 from ghostshard.ghost.loss import PrivateLoss
+from ghostshard.ghost.optimizer import GhostOptimizer
 from ghostshard.ghost.provenance import NoProvenance, may_train
 from ghostshard.ghost.wrappers import GhostModule
-from ghostshard.ghost.optimizer import GhostOptimizer
+
 
 class AnyBatches:
     """Every batch is taken, for tests of sums, which have no loader."""
@@ -80,7 +81,7 @@ class Private:
         self.module = GhostModule(model, **({"accumulate": False} | options))
         self.engine = self.module.engine
         self.optimizer = GhostOptimizer(
-            torch.optim.SGD([p for p in model.parameters()], lr=lr),
+            torch.optim.SGD(list(model.parameters()), lr=lr),
             engine=self.engine,
             noise_multiplier=noise_multiplier,
             max_grad_norm=clip_norm,

@@ -17,7 +17,7 @@ import numpy
 import opacus
 import torch
 import torch.distributed
-import torch.distributed.fsdp  # noqa: F401
+import torch.distributed.fsdp
 
 from ghostshard.ghost.checks.gradients import AttributionCheck
 

@@ -7,7 +7,7 @@ import pytest
 from launch import HERE, run_ranks
 
 sys.path.append(str(HERE.parent / "loaders"))
-from coin_twin import dealt  # noqa: E402
+from coin_twin import dealt
 
 N, BINS = 20, 5
 

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from ghostshard import PrivacyEngine
 
 pytest.importorskip("transformers")
-from evaluations import BATCH, CLIP, DRAWS, MODELS, PLACES, Texts, packed, plain, same, trained  # noqa: E402
+from evaluations import BATCH, CLIP, DRAWS, MODELS, PLACES, Texts, packed, plain, same, trained
 
 
 @pytest.mark.parametrize("build", MODELS, ids=lambda build: build.__name__)

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from padded_texts import H, REFUSED, V, Model, Varied, classes, logits, mean_of_all, next_tokens, places, right, run_of, seen_where_masked, steps
+from padded_texts import REFUSED, H, Model, V, Varied, classes, logits, mean_of_all, next_tokens, places, right, run_of, seen_where_masked, steps
 from torch import nn
 from torch.nn import functional as F
 

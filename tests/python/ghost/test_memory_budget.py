@@ -105,9 +105,9 @@ def test_microbatches_are_summed_on_the_rank_if_there_are_several_and_room(room)
     layout = read_layout(model(), fsdp=False)
     sums, two = 4 * 83, Ranks(torch.device("cpu"), shape=(1, 2, 1))
 
-    def summed(ranks=two, *, free=64 * GIB, budget=MemoryBudget(), accumulate=None, several=True):
+    def summed(ranks=two, *, free=64 * GIB, budget=None, accumulate=None, several=True):
         room(free)
-        return plan_memory(budget, layout, ranks, accumulate=accumulate, several=several).sums
+        return plan_memory(budget or MemoryBudget(), layout, ranks, accumulate=accumulate, several=several).sums
 
     assert summed() == sums
     assert summed(several=False) == 0

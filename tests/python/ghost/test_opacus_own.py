@@ -149,7 +149,7 @@ class Ghost:
 
 def _ghost_of(name: str, *left_out: str) -> type:
     theirs = getattr(suite, name)
-    body = {test: None for test in (*LEFT_OUT, *left_out)}
+    body = dict.fromkeys((*LEFT_OUT, *left_out))
     return type(f"Ghost{name}", (Ghost, theirs), body)
 
 

@@ -48,11 +48,11 @@ from private import AnyBatches
 from torch.nn import functional
 
 from ghostshard import PrivacyEngine, accountants
-from ghostshard.loaders import GhostDataLoader, PoissonBatchSampler
 from ghostshard.ghost.loss import PrivateCriterion, PrivateLoss
+from ghostshard.ghost.optimizer import GhostOptimizer
 from ghostshard.ghost.provenance import NoProvenance
 from ghostshard.ghost.wrappers import GhostModule
-from ghostshard.ghost.optimizer import GhostOptimizer
+from ghostshard.loaders import GhostDataLoader, PoissonBatchSampler
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 

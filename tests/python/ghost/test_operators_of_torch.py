@@ -67,7 +67,7 @@ def rows_that_others_reach(function, tree, followed, n):
     ids, piece = {id(each) for each in followed}, Piece(n)
 
     def run(change):
-        return [each for each in tensors_in(called(function, tree, lambda t: change(t.clone()) if id(t) in ids else t.clone()))]
+        return list(tensors_in(called(function, tree, lambda t: change(t.clone()) if id(t) in ids else t.clone())))
 
     try:
         found = run(lambda t: drawn(t, of_rows(piece, n)))

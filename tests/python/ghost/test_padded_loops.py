@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from padded_texts import H, REFUSED, V, Model, Texts, Varied, logits, next_tokens, places, right, run_of, steps
+from padded_texts import REFUSED, H, Model, Texts, V, Varied, logits, next_tokens, places, right, run_of, steps
 from torch import nn
 from torch.nn import functional as F
 

@@ -2,7 +2,7 @@
 
 import json
 import subprocess
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import pytest
 import torch
@@ -42,7 +42,7 @@ def test_a_report_names_code_day_and_weights(tmp_path, binary):
     released.load_state_dict(torch.load(tmp_path / "model.pt"))
     assert found["weights_after"] == digest_of_weights(released) != found["weights_before"]
     assert found["code"] == found["code_of_report"] == code_id() and found["code_commit"] == code_commit()
-    assert found["begun_on"] == datetime.now(timezone.utc).date().isoformat()
+    assert found["begun_on"] == datetime.now(UTC).date().isoformat()
     assert (found["ranks"], found["mesh"]) == (1, "1x1x1") and found["config_hash"].startswith("sha256:")
     assert found["data_fingerprint"].startswith("none")
     account = binary.with_name("ghostshard-account")

@@ -1,11 +1,10 @@
 """Values of a batch in tensors that the loader did not hand out: written to plain tensors, or trained into another model beside the private one."""
 
+import pytest
 import torch
 from private_run import Run
 from torch import nn
 from torch.nn import functional as F
-
-import pytest
 
 REFUSED = "not known to be of the batch"
 

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from coin_twin import dealt
 from drawing import Flags, assert_binomial, seeded
-from test_agreement import ranks as ranks  # noqa: PLC0414 - a fixture
+from test_agreement import ranks as ranks
 from torch.utils.data import DataLoader, TensorDataset
 
 from ghostshard.loaders import BatchMemoryManager, BinsBatchSampler, GhostDataLoader, PoissonBatchSampler, plan_of

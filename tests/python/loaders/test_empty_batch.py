@@ -11,7 +11,6 @@ from transformers import BatchEncoding
 
 from ghostshard.loaders import GhostDataLoader
 
-
 Pair = collections.namedtuple("Pair", "x y")
 X, Y = torch.arange(3, dtype=torch.float16), torch.tensor(4)
 

@@ -6,9 +6,7 @@ import torch
 from drawing import DATA, seeded
 from opacus.data_loader import DPDataLoader, switch_generator
 from opacus.utils.uniform_sampler import UniformWithReplacementSampler
-from torch.utils.data import (
-    DataLoader, DistributedSampler, IterableDataset, RandomSampler, SubsetRandomSampler, WeightedRandomSampler,
-)  # fmt: skip
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler, SubsetRandomSampler, WeightedRandomSampler  # fmt: skip
 
 from ghostshard.loaders import GhostDataLoader
 

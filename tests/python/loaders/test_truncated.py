@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from coin_twin import kept
 from drawing import Flags, assert_binomial, seeded
-from test_agreement import ranks as ranks  # noqa: PLC0414 - a fixture
+from test_agreement import ranks as ranks
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
 
 from ghostshard.loaders import BatchMemoryManager, GhostDataLoader, TruncatedBatchSampler, plan_of

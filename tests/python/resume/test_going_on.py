@@ -7,9 +7,7 @@ from pathlib import Path
 
 import numpy
 import pytest
-from program import (
-    PLAIN, PRIVATE, UNITS, Program, arguments, everything_in, metrics, report, same_weights, wait_until, weights, write_key,
-)  # fmt: skip
+from program import PLAIN, PRIVATE, UNITS, Program, arguments, everything_in, metrics, report, same_weights, wait_until, weights, write_key  # fmt: skip
 from resumable import KEY, KEYED, QUIET, STEPS, as_if_ended, checkpoints, ledger_lines, releases, resumed, run_all, steps_shown
 
 

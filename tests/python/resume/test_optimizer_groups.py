@@ -7,10 +7,7 @@ from pathlib import Path
 
 import pytest
 from program import PLAIN, PRIVATE, arguments, everything_in, report, same_weights, weights, write_model
-from resumable import (
-    as_if_ended, checkpoints, goes_on_to_the_bit_and_on_other_ranks, is_killed_and_goes_on_to_the_bit, ledger_lines, releases,
-    resumed, run_all,
-)  # fmt: skip
+from resumable import as_if_ended, checkpoints, goes_on_to_the_bit_and_on_other_ranks, is_killed_and_goes_on_to_the_bit, ledger_lines, releases, resumed, run_all  # fmt: skip
 
 from ghostshard import _native
 

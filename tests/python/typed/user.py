@@ -4,10 +4,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from ghostshard import PrivacyEngine
-from ghostshard.accountants import (
-    ContourAccountant, CurvePoint, PrivacyBound, PRVAccountant, RDPAccountant, default_delta, get_noise_multiplier,
-    privacy_curve, register,
-)  # fmt: skip
+from ghostshard.accountants import ContourAccountant, CurvePoint, PrivacyBound, PRVAccountant, RDPAccountant, default_delta, get_noise_multiplier, privacy_curve, register  # fmt: skip
 from ghostshard.optim import SOAP, AdamW, AdamW8bit, Muon, Shampoo, matrix_groups
 
 

@@ -17,7 +17,6 @@ from .layout import original_class
 from .listed import Path, with_entries
 from .tensor_trees import filled, first_tensor, without_rows
 
-
 # Whose tables may have one row. Of texts laid end to end, or nodes, whatever else is no mask counts rows, of which a placeholder has one.
 _OF_NUMBER_0 = ("type_ids", "position_ids", "edge_index")
 

@@ -290,7 +290,6 @@ def reduce_units(losses: torch.Tensor, valid: torch.Tensor | None, reduction: st
     """losses [units, ...] -> [units]: sum or mean over all other extents, over valid places alone."""
     if losses.dim() == 1:
         return losses
-    units = losses.shape[0]
     flat = losses.flatten(1)
     total = flat.sum(1) if valid is None else torch.where(valid.flatten(1), flat, 0).sum(1)
     if reduction == "sum":

@@ -23,14 +23,10 @@ from .own_loss import OwnLoss
 from .provenance.opened import contents
 from .recording import RecordingEngine, anchor, made_by_a_layer
 from .rows import InOrder
+from .rules import BY_ROWS, WITH_CHILDREN, Layer, Rule, instantiable, look_up_tables, per_example, refuse_computed_weights, rule_for, same_output, taken_whole, tensor_parallel  # fmt: skip
 from .shared import Shared, plain, shared
 from .spec_augment import masking, refuse_masks
 from .tensor_trees import mapped, tensors_in
-from .rules import (
-    BY_ROWS, WITH_CHILDREN, Layer, Rule, instantiable, look_up_tables, per_example, refuse_computed_weights, rule_for, same_output,
-    taken_whole, tensor_parallel,
-)  # fmt: skip
-
 
 _TOKEN = "ghostshard: forward"
 _DIVISOR = ("num_items_in_batch",)  # of Transformers' own losses, in whose place ours are formed

@@ -18,8 +18,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from .layout import Layout, ParameterEntry
 from .device import backend_for, device_of, device_of_all
+from .layout import Layout, ParameterEntry
 
 TIMEOUT = timedelta(minutes=10)
 

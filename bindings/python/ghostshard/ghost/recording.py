@@ -15,7 +15,6 @@ from .packing import Packing
 from .provenance import IN_ITS_PLACE
 from .ranks import Ranks
 
-
 ANCHOR = "ghostshard_anchor"
 
 # Of a backward whose tape refused a second one.

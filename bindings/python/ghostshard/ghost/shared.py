@@ -106,7 +106,8 @@ def _of_units(given: Any, units: int) -> bool:
     """Whether a tensor of the units is among them, [units, ...] or [units · rows, ...]."""
     most = max(value.dim() for value in tensors_in(given) if isinstance(value, Shared))
     others = [value for value in tensors_in(given) if not isinstance(value, Shared) and value.dim() >= max(most, 1)]
-    return any([_is_of_units(number, value, units) for number, value in enumerate(others)])
+    found = [_is_of_units(number, value, units) for number, value in enumerate(others)]  # all are asked, and remembered
+    return any(found)
 
 
 _CONSTANTS: set[tuple] = set()  # tensors without a gradient that had other extents than the units, by line of the model, number and dimensions

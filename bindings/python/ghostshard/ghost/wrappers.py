@@ -11,7 +11,6 @@ from torch import nn
 from .engine import GhostEngine
 from .loss import check_reduction
 
-
 _STAYS_YOURS = (
     "What make_private(wrap_model=False) returns first is a handle beside the model, which stays your own: call, train, save and hand on the model that "
     "you gave to it"

@@ -78,7 +78,7 @@ def refuse_joined(dataset: Any, lot: random.Random, again: Callable[[], None]) -
                         raise _Joined(_JOINED.format(name, place, min(shared), other))
     except _Joined:
         raise
-    except Exception:  # noqa: BLE001  # it does not work on stand-ins: nothing is known of it
+    except Exception:  # it does not work on stand-ins: nothing is known of it
         return
     finally:
         again()
@@ -110,7 +110,9 @@ def _taken(dataset: Any, place: int, count: int, again: Callable[[], None]) -> d
         if not isinstance(value, (torch.Tensor, np.ndarray, list, tuple, Dataset)) or not hasattr(value, "__len__") or getattr(value, "ndim", 1) == 0 or len(value) != count:
             continue
 
-        def took(place: Any, rows: set[int] = found.setdefault(name, set())) -> None:
+        taken = found.setdefault(name, set())
+
+        def took(place: Any, rows: set[int] = taken) -> None:
             rows.update(_numbers_in(place, count))
 
         if isinstance(value, torch.Tensor):

@@ -9,9 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from opacus.data_loader import CollateFnWithEmpty, DPDataLoader
-from torch.utils.data import (
-    BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset, RandomSampler, SequentialSampler, default_collate,
-)  # fmt: skip
+from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset, RandomSampler, SequentialSampler, default_collate  # fmt: skip
 
 from .bins import BinsBatchSampler
 from .cyclic import CyclicBatchSampler
@@ -20,8 +18,8 @@ from .items import refuse_mixed_or_repeated
 from .items_digest import items_digest
 from .plan import ITERABLE, SAMPLINGS, draws_already, plan_of
 from .poisson import PoissonBatchSampler
-from .truncated import TruncatedBatchSampler
 from .stamps import StampedLoader
+from .truncated import TruncatedBatchSampler
 from .units import refuse_repeated
 
 

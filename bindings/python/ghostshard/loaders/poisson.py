@@ -18,7 +18,6 @@ from .given_keys import GivenKeys
 from .plan import steps_at
 from .stamps import Stamps
 
-
 _NO_RUN = "00" * 16  # a run id: every epoch has a key of its own instead
 
 

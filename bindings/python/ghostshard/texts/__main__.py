@@ -4,13 +4,13 @@ import json
 import sys
 from pathlib import Path
 
+from ghostshard.errors import UserError, parser, run, show, whole_number
+from ghostshard.files import replacing, require_apart, require_writable_file, require_writable_folder
 from ghostshard.texts.packed import encode_units, write_packed
 from ghostshard.texts.split import split_indices, units_of
 from ghostshard.texts.tables import TABLES
 from ghostshard.texts.text import FORMATS, TextData, read_units, to_jsonl
 from ghostshard.texts.vocabulary import VOCABULARY_FILES, gpt2_vocabulary, load_vocabulary, train_vocabulary
-from ghostshard.errors import UserError, parser, run, show, whole_number
-from ghostshard.files import replacing, require_apart, require_writable_file, require_writable_folder
 
 SPLIT_FILES = {"public-train.jsonl", "public-eval.jsonl", "private.jsonl", "split.json"}
 

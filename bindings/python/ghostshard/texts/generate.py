@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ghostshard.binary import find_binary
-from ghostshard.texts.vocabulary import Vocabulary, load_vocabulary
 from ghostshard.errors import Failure, UserError, number, parser, run, typed_text, whole_number
-
+from ghostshard.texts.vocabulary import Vocabulary, load_vocabulary
 
 LEAST_TEMPERATURE = 1e-6  # as the program has it: scores over less are no float32
 

@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy
 from safetensors import SafetensorError, safe_open
 
-from ghostshard.texts.text import TextUnit
-from ghostshard.texts.vocabulary import Vocabulary
 from ghostshard.errors import UserError
 from ghostshard.files import replacing, require_regular_file
+from ghostshard.texts.text import TextUnit
+from ghostshard.texts.vocabulary import Vocabulary
 
 SCHEMA = "ghostshard.data/1"  # named when this package was ghostshard.data; files with it stay readable
 

@@ -19,9 +19,9 @@ from ..listed import mapped_units, picked
 from ..packing import Packing
 from ..provenance import Drawn, Finding, as_units, plain
 from ..tensor_trees import mapped, tensors_in
-from .state import Attributes, State, alike
 from .differences import differ, nearest
 from .padding import Cut, cuts_of, toss
+from .state import Attributes, State, alike
 from .values import APART, CARRIED, MIXED, MODELS_OWN, PADDED, UNKNOWN
 
 _TOSSES = 32  # of a criterion's coins, which may be rare

@@ -36,7 +36,6 @@ from .padding import settled_axes
 from .state import State
 from .values import APART, CARRIED, KEPT, MIXED, PADDED, UNKNOWN, Repeat
 
-
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _PADDED_AGAIN = 20  # one in so many batches whose padding is known
 _MOST_EARLIER = 3  # forwards of a microbatch that are looked at beside its last

@@ -13,7 +13,6 @@ from torch.distributed.tensor import DTensor
 from ..layout import ParameterEntry, Slot, own_parameters
 from .parameters import OURS
 
-
 _IN_ITS_PLACE = (
     "another tensor stands in the place of parameter {!r} (torch.func.functional_call, load_state_dict(assign=True)): its gradient would be "
     "taken for the parameter's. A private step computes with the model's own parameters"

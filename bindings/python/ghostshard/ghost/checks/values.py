@@ -186,7 +186,9 @@ class Repeat:
 
         tosses = any(isinstance(module, _DropoutNd) and module.p > 0 for module in training)
         try:
-            return moved(False) or (bool(training) and not tosses and moved(True))
+            if highest([moved(False)])[0]:  # the ranks make as many forwards
+                return True
+            return not highest([tosses])[0] and highest([bool(training)])[0] and moved(True)
         finally:
             for module in training:
                 module.training = True

@@ -1,7 +1,7 @@
 """Is the batch that reaches the model the one that the private loader drew? drawn.py has the idea."""
 
-from . import operations as operations, read_in_torch as read_in_torch
-
+from . import operations as operations
+from . import read_in_torch as read_in_torch
 from .constants import READS, Read, ReadInt, bare
 from .decisions import DECISIONS, outcomes_of
 from .drawn import Drawn, of_the_same, plain, vouch_for

@@ -24,7 +24,6 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from .opened import opened
 
-
 VOUCHED = "vouched"
 
 

@@ -25,12 +25,10 @@ LIKE = {name for name in ELEMENTWISE if name.endswith("_like")}  # take no value
 
 # Along some dimensions, by the argument `dim`: where it stands, and its default (None: all of them).
 ALONG: dict[str, tuple[int, Any]] = {
-    **{name: (1, None) for name in
-       "sum mean prod amax amin max min any all std var std_mean var_mean nansum nanmean logsumexp argmax argmin count_nonzero median "
-       "nanmedian aminmax".split()},
-    **{name: (1, None) for name in "softmax log_softmax softmin cumsum cumprod cummax cummin logcumsumexp".split()},
-    **{name: (1, -1) for name in "sort argsort mode glu".split()},
-    **{name: (2, -1) for name in "topk kthvalue fft ifft rfft irfft diff".split()},
+    **dict.fromkeys("sum mean prod amax amin max min any all std var std_mean var_mean nansum nanmean logsumexp argmax argmin count_nonzero median " "nanmedian aminmax".split(), (1, None)),
+    **dict.fromkeys("softmax log_softmax softmin cumsum cumprod cummax cummin logcumsumexp".split(), (1, None)),
+    **dict.fromkeys("sort argsort mode glu".split(), (1, -1)),
+    **dict.fromkeys("topk kthvalue fft ifft rfft irfft diff".split(), (2, -1)),
     "norm": (2, None), "vector_norm": (2, None), "linalg_vector_norm": (2, None), "linalg_norm": (2, None), "normalize": (2, 1),
 }  # fmt: skip
 

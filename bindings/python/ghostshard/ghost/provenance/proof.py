@@ -19,13 +19,13 @@ from ..listed import Path, leaves_beside, paths_of
 from ..owners import owners_given
 from ..tensor_trees import first_tensor, tensors_in
 from .brought_in import wrong_within
-from .constants import Constants, ReadInt
+from .constants import Constants
 from .drawn import VOUCHED, Drawn, Origin, constant, plain
 from .findings import Finding, in_its_order, in_one_order, is_not, lists_own_entries, mark, not_once, under, wrong_output
-from .orders import order_of_units, orders_of
 from .given_back import GivenBack
 from .handed_out import HandedOut
 from .opened import contents, same_values
+from .orders import order_of_units, orders_of
 from .unmarked import unmarked
 from .ways import another_way
 

@@ -19,6 +19,7 @@ from .layer import Layer, local, refuse_parts, same_output
 from .one_by_one import Buffers, Coins, of_each_unit, outputs_of_each_unit
 from .skeleton import no_way_back, skeleton
 
+
 def per_example(layer: Layer, *args: Any, **kwargs: Any) -> Any:
     """The rule of any layer, with its children, whose output for a unit follows from that unit's input alone. Arguments and outputs
     are trees of tensors and plain values; coins (dropout) are tossed unit by unit, and again in backward.
