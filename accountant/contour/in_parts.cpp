@@ -25,6 +25,7 @@ void in_parts(size_t n, size_t granule, double nanoseconds, const std::function<
   std::atomic<size_t> next = 0;
   std::exception_ptr failed;
   std::mutex failing;
+  const unsigned wanted = std::min(std::thread::hardware_concurrency(), kMostThreads);
   const auto work = [&] {
     try {
       for (size_t first = next.fetch_add(each); first < n; first = next.fetch_add(each))
@@ -36,9 +37,12 @@ void in_parts(size_t n, size_t granule, double nanoseconds, const std::function<
     }
   };
   std::vector<std::thread> others;
-  try {
-    while (others.size() + 1 < std::min(std::thread::hardware_concurrency(), kMostThreads)) others.emplace_back(work);
-  } catch (const std::system_error&) {  // no more threads for this user: those that there are do it
+  for (bool can = true; can && others.size() + 1 < wanted;) {
+    try {
+      others.emplace_back(work);
+    } catch (const std::system_error&) {
+      can = false;  // no more threads for this user: those that there are do it
+    }
   }
   work();
   for (std::thread& other : others) other.join();

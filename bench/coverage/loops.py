@@ -6,11 +6,14 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-import kept_loops  # noqa: F401
-import other_loops  # noqa: F401
-import peoples_loops  # noqa: F401
-import reading_loops  # noqa: F401
+# isort: off
 import usual_loops  # noqa: F401  the order of the table
+import other_loops  # noqa: F401
+import reading_loops  # noqa: F401
+import kept_loops  # noqa: F401
+import peoples_loops  # noqa: F401
+
+# isort: on
 from loop import LOOPS, Loop
 from one_step import judged
 from recorded import Run
