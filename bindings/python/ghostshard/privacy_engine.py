@@ -238,7 +238,7 @@ class PrivacyEngine(ResumableEngine):
         if self._ledger is None or self._ghost is None:
             raise ValueError("report() is made from the write-ahead ledger: call attach_ledger(path) before make_private()")
         ghost, ledger = self._ghost, self._ledger
-        changed = ghost.meet_to_save() if every_rank else bool(ghost.weights.changed_since_a_step())
+        changed = ghost.meet_to_save(together=every_rank)
         if every_rank or ghost.ranks.control is None:
             ghost.charge_skipped()
         weights = "not known: the model is sharded, and report() was called on one rank, without every_rank=True"

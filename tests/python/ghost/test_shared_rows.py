@@ -222,3 +222,13 @@ def test_coins_inside_of_a_layer_are_tossed_again():
         found = private.released()["0.weight"]
         assert 0 < kept.mean() < 2
         torch.testing.assert_close(found, x.T @ kept)
+
+
+def test_a_mask_that_is_broadcast_in_one_batch_is_each_units_own_in_another():
+    """T5 adds masks to its table of distances: [1, 1, 1, T] where none hides anything of its own, [units, 1, 1, T] elsewhere."""
+    add = lambda bias, mask: bias + mask
+    table = torch.randn(4, 2, 3, 3)
+    for mask in (torch.zeros(1, 1, 1, 3), torch.randn(4, 1, 1, 3)):
+        found = add(shared(table, leading_one=True), mask)
+        expected = table + mask
+        assert torch.equal(found.behind.squeeze(1) if isinstance(found, Shared) else found, expected)

@@ -166,9 +166,9 @@ class GhostEngine:
         elif not torch.compiler.is_compiling():
             self._gate.evaluation()
 
-    def meet_to_save(self, *, released: bool = False) -> bool:
-        """Before all ranks save, load or report together (Gate.saving). A collective: RuntimeError on all of them if some are elsewhere."""
-        return self._gate.saving(released=released)
+    def meet_to_save(self, *, released: bool = False, together: bool = True) -> bool:
+        """Before all ranks save, load or report together, or one reports alone (Gate.saving). A collective: RuntimeError on all of them if some are elsewhere."""
+        return self._gate.saving(released=released, together=together)
 
     def _begin(self, given: Inputs) -> None:
         self._prepare()
@@ -289,7 +289,6 @@ class GhostEngine:
     def charge_skipped(self) -> None:
         """Charges draws that were passed over, in the ledger too: each is a step of no examples. A collective if there are any."""
         session, batches = self.session, self._gate.batches
-        batches.check_forward()
         while batches.skipped and session is not None:
             self.run.charge_step_of_nobody(session, batches.passed_over[0])
             batches.passed_over.popleft()

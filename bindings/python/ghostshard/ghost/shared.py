@@ -119,7 +119,7 @@ def _is_of_units(number: int, value: torch.Tensor, units: int) -> bool:
     if value.requires_grad or torch.compiler.is_compiling():
         return fits
     line = (*place_of_loop(), number, value.dim())
-    if not fits:
+    if not fits and value.shape[0] > 1:  # one of 1 is broadcast, as a mask is that hides the same of all, and is each unit's own in other batches
         _CONSTANTS.add(line)
     return fits and line not in _CONSTANTS
 

@@ -194,8 +194,10 @@ class DrawnBatches:
             )
 
     def _passed_over(self) -> None:
-        why = self._skips.passed(self._units, self.provenance.constants.read if self.provenance.constants is not None else "")
-        if why and not self._allow_vouched:
+        self._chosen(self._skips.passed(self._units, self.provenance.constants.read if self.provenance.constants is not None else ""))
+
+    def _chosen(self, why: str) -> None:
+        if not self._allow_vouched:
             self.broken = self.broken or why
 
     # The loop's side ------------------------------------------------------------------------------------------------
@@ -259,9 +261,7 @@ class DrawnBatches:
 
     def stepped(self) -> None:
         self._fate = "the last draw has had its step"
-        why = self._skips.stepped(self._units)
-        if why and not self._allow_vouched:
-            self.broken = self.broken or why
+        self._chosen(self._skips.stepped(self._units))
 
     def paused(self) -> None:
         pass

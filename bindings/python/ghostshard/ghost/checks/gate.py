@@ -79,12 +79,16 @@ class Gate:
         if self._communicates:
             self._agree.elsewhere(EVALUATION)
 
-    def saving(self, *, released: bool = False) -> bool:
-        """Before all ranks save, load or report. RuntimeError on all of them if some are elsewhere, or if the run cannot go on. A collective. Whether
-        the weights of any are not what the last step made of them; released=True: RuntimeError then."""
+    def saving(self, *, released: bool = False, together: bool = True) -> bool:
+        """Before all ranks save, load or report. RuntimeError on all of them if some are elsewhere, or if the run cannot go on. A collective, unless this
+        rank reports alone (together=False). Whether the weights of any are not what the last step made of them; released=True: RuntimeError then."""
         changed = self.weights.changed_since_a_step()
         why = (self._batches.broken if self._batches is not None else "") or (changed if released else "")
-        return bool(self._agree.elsewhere(SAVING, RuntimeError(why) if why else None, bool(changed)))
+        if together:
+            return bool(self._agree.elsewhere(SAVING, RuntimeError(why) if why else None, bool(changed)))
+        if why:
+            raise RuntimeError(why)
+        return bool(changed)
 
     def backward(
         self, at: tuple[int, int], losses: Any, units: int, check: Callable[[], None], *, news: int = 0

@@ -54,12 +54,8 @@ class HeldBuffers:
         for name, buffer in self._model.named_buffers():
             if isinstance(buffer, Drawn) and buffer.origin.memory.wrong:
                 self._wrong = _REFUSAL.format(name, "values of a private batch were written to it")
-        if self._kept is not None and not self._wrong:
-            now = dict(self._samples())
-            for name, value in now.items():
-                if not (name in self._kept and same(value, self._kept[name])) and not _all_alike(value) and digest(now) not in self._earlier:
-                    self._wrong = _REFUSAL.format(name, "it was replaced or changed (load_state_dict, copy_, an assignment)")
-                    return
+        if not self._wrong:
+            self._wrong = self._replaced("it was replaced or changed (load_state_dict, copy_, an assignment)")
 
     def end_forward(self) -> None:
         after = {(id(module), name): buffer for module in self._model.modules() for name, buffer in module._buffers.items() if buffer is not None}
@@ -90,11 +86,16 @@ class HeldBuffers:
 
     def changed_since(self) -> str:
         """What refuses the buffers as they are after the last forward that was recorded, or ""."""
+        return self._wrong or self._replaced("it was replaced or changed after that")
+
+    def _replaced(self, how: str) -> str:
+        """What refuses buffers that are none of those that forwards left."""
+        kept = self._kept
+        if kept is None:
+            return ""
         now = dict(self._samples())
-        if self._kept is None or self._wrong or digest(now) in self._earlier:
-            return self._wrong
-        name = next((name for name, value in now.items() if not (name in self._kept and same(value, self._kept[name])) and not _all_alike(value)), None)
-        return "" if name is None else _REFUSAL.format(name, "it was replaced or changed after that")
+        name = next((name for name, value in now.items() if not (name in kept and same(value, kept[name])) and not _all_alike(value)), None)
+        return "" if name is None or digest(now) in self._earlier else _REFUSAL.format(name, how)
 
     def changed(self) -> str:
         """What refuses the buffers that the last forward had, or ""."""

@@ -30,7 +30,7 @@ class PassedOver:
 
     def __init__(self) -> None:
         self._known: set[frozenset] = set()  # outcomes of draws that were stepped
-        self._sizes: list[int] = []  # least and most examples of those, and how many there were
+        self._sizes: list[int] = []  # least and most examples of those
         self._steps = 0
         self._since = DECISIONS.count
         self._pass = -1

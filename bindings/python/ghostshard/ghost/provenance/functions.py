@@ -25,7 +25,7 @@ LIKE = {name for name in ELEMENTWISE if name.endswith("_like")}  # take no value
 
 # Along some dimensions, by the argument `dim`: where it stands, and its default (None: all of them).
 ALONG: dict[str, tuple[int, Any]] = {
-    **dict.fromkeys("sum mean prod amax amin max min any all std var std_mean var_mean nansum nanmean logsumexp argmax argmin count_nonzero median " "nanmedian aminmax".split(), (1, None)),
+    **dict.fromkeys("sum mean prod amax amin max min any all std var std_mean var_mean nansum nanmean logsumexp argmax argmin count_nonzero median nanmedian aminmax".split(), (1, None)),
     **dict.fromkeys("softmax log_softmax softmin cumsum cumprod cummax cummin logcumsumexp".split(), (1, None)),
     **dict.fromkeys("sort argsort mode glu".split(), (1, -1)),
     **dict.fromkeys("topk kthvalue fft ifft rfft irfft diff".split(), (2, -1)),
