@@ -32,16 +32,16 @@ class PythonEngine(Engine):
     answers = len(COLUMNS)
 
 
-def start(engine, shape, microbatches, ranks, device):
+def start(engine, shape, microbatches, ranks, device, compute_dtype="float32"):
     sizes = [f"--{key}={value}" for key, value in shape.items() if key != "untied"]
     command = [sys.executable, str(ROOT / "bench/peers/python_step.py"), engine, *sizes,
-               f"--microbatches={microbatches}", f"--device={device}"]
+               f"--microbatches={microbatches}", f"--device={device}", f"--compute-dtype={compute_dtype}"]
     return PythonEngine(command, ranks)
 
 
-def largest_batch(engine, shape, ranks, limit_mib, device):
+def largest_batch(engine, shape, ranks, limit_mib, device, compute_dtype="float32"):
     """Texts on a rank in one microbatch, and the peak memory with them; two steps of each size."""
-    process = start(engine, shape, 1, ranks, device)
+    process = start(engine, shape, 1, ranks, device, compute_dtype)
     texts, fits = 1, (0, 0.0)
     while True:
         peak = max(process.step(f"step {texts}")[2] for _ in range(2))
@@ -53,10 +53,11 @@ def largest_batch(engine, shape, ranks, limit_mib, device):
     return fits
 
 
-def compare(name, shape, microbatches, ranks, repeats, names, device):
-    engines = {engine: start(engine, shape, microbatches, ranks, device) for engine in names}
+def compare(name, shape, microbatches, ranks, repeats, names, device, compute_dtype="float32"):
+    engines = {engine: start(engine, shape, microbatches, ranks, device, compute_dtype) for engine in names}
     series = in_turns(engines, repeats, "step")
-    result = {"shape": name, "microbatches": microbatches, "ranks": ranks, "repeats": repeats, **shape, "untied": True,
+    result = {"shape": name, "microbatches": microbatches, "ranks": ranks, "repeats": repeats,
+              "compute_dtype": compute_dtype, **shape, "untied": True,
               "plan": {name: each.said().splitlines() for name, each in engines.items() if name.startswith("ghostshard")},
               "engines": {}, "rounds": series}
     for engine, answers in series.items():
@@ -91,18 +92,22 @@ def main():
     parser.add_argument("--engines", nargs="+", choices=ENGINES + ON_REQUEST, default=ENGINES)
     parser.add_argument("--microbatches", nargs="+", type=int, default=[4, 1])
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--compute-dtype", choices=["float32", "bfloat16"], default="float32",
+                        help="bfloat16: by FSDP2's MixedPrecisionPolicy; Opacus' DistributedDataParallel has none and is left out")
     parser.add_argument("--ranks", type=int, help="default: 2 on the CPU, 1 on a GPU")
     parser.add_argument("--texts", type=int, help="on each rank in a microbatch (default: the shape's, a CPU's)")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--largest-batch", type=float, metavar="MIB")
     parser.add_argument("--output", type=pathlib.Path)
     args = parser.parse_args()
+    if args.compute_dtype != "float32":
+        args.engines = [engine for engine in args.engines if engine != "opacus_dpddp"]
     args.ranks = args.ranks or (2 if args.device == "cpu" else 1)
     report = new_report(name_of_cuda_device(parser, args.ranks) if args.device == "cuda" else None)
     if args.largest_batch:
         for name in args.shapes:
             for engine in args.engines:
-                texts, peak = largest_batch(engine, SHAPES[name], args.ranks, args.largest_batch, args.device)
+                texts, peak = largest_batch(engine, SHAPES[name], args.ranks, args.largest_batch, args.device, args.compute_dtype)
                 report["runs"].append({"shape": name, "engine": engine, "ranks": args.ranks, "texts": texts,
                                        "peak_memory_mib": peak, "limit_mib": args.largest_batch})
                 print(f"{name:11} {engine:22} {texts:5} texts a rank within {args.largest_batch:.0f} MiB", flush=True)
@@ -114,7 +119,7 @@ def main():
     for name in args.shapes:
         for microbatches in args.microbatches:
             run = compare(name, shape_of(name, args.texts), microbatches, args.ranks, args.repeats, args.engines,
-                          args.device)
+                          args.device, args.compute_dtype)
             report["runs"].append(run)
             for engine, row in run["engines"].items():
                 ratios = [row.get(f"{key}_over_{peer}", float("nan")) for key, peer in

@@ -8,6 +8,8 @@ Gloo's may send more).
 On a GPU (--device cuda, rank r of the host on device r) the clock is read when the device is done, and peak memory is
 the device's, of PyTorch's allocator.
 
+With --compute-dtype bfloat16 parameters are gathered and layers computed in bfloat16 (FSDP2's MixedPrecisionPolicy).
+
 With --optimizer NAME (step_optimizers.py) an answer has six numbers more, of rank 0's optimizer: seconds, MB of state, and the MB that
 it has to send by all-gather, reduce-scatter, all-reduce and all-to-all.
 
@@ -30,17 +32,17 @@ from host_memory import peak_host_memory_mib
 from step_optimizers import Meter, make
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.utils.data import DataLoader, TensorDataset
 
 SIZES = {"layers": 4, "width": 512, "heads": 8, "vocab": 8192, "length": 100, "texts": 8, "microbatches": 4}
 
 
 class Plain:
-    def __init__(self, model, mesh, accumulate, optimizer):
+    def __init__(self, model, mesh, accumulate, optimizer, mp_policy):
         for block in model.h:
-            fully_shard(block, mesh=mesh)
-        self.model = fully_shard(model, mesh=mesh)
+            fully_shard(block, mesh=mesh, mp_policy=mp_policy)
+        self.model = fully_shard(model, mesh=mesh, mp_policy=mp_policy)
         self.optimizer = make(optimizer, model)
         self.accumulate = accumulate
 
@@ -78,21 +80,24 @@ def build(engine, args):
     model = Gpt2Like(args.layers, args.width, args.heads, args.vocab, args.length).to(args.device)
     mesh = init_device_mesh(args.device, (dist.get_world_size(),))
     optimizer = args.optimizer or "torch_adamw"
+    mp_policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16 if args.compute_dtype == "bfloat16" else None)
     if engine.startswith("fsdp2"):
-        return Plain(model, mesh, engine.endswith("accumulate"), optimizer)
+        return Plain(model, mesh, engine.endswith("accumulate"), optimizer, mp_policy)
     if engine.startswith("ghostshard"):
         from ghostshard import FSDP2Wrapper, PrivacyEngine
 
         options = {"accumulate": False} if engine.endswith("reduced_each") else {}
         if engine.endswith("two_passes"):
             options["memory_budget"] = 0
-        return Private(FSDP2Wrapper(model, mesh=mesh), PrivacyEngine(), "ghost_fsdp", optimizer, **options)
+        return Private(FSDP2Wrapper(model, mesh=mesh, mp_policy=mp_policy), PrivacyEngine(), "ghost_fsdp", optimizer, **options)
     from opacus import PrivacyEngine
     from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
     from opacus.utils.fsdp_utils import FSDP2Wrapper
 
     if engine == "opacus_fsdp":
-        return Private(FSDP2Wrapper(model), PrivacyEngine(), "ghost_fsdp")
+        return Private(FSDP2Wrapper(model, mp_policy=mp_policy), PrivacyEngine(), "ghost_fsdp")
+    if args.compute_dtype != "float32":
+        raise SystemExit(f"{engine}: DistributedDataParallel has no mixed precision of its own")
     return Private(DifferentiallyPrivateDistributedDataParallel(model), PrivacyEngine(), "ghost")
 
 
@@ -154,6 +159,7 @@ def main():
     for name, value in SIZES.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--compute-dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--optimizer")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
