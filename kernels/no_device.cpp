@@ -44,7 +44,7 @@ void norm_upper_bounds(const Parts&, int64_t, double*, Stream) { refuse("norm_up
 void add_scaled_held(ElementType, const void*, const float*, int64_t, int64_t, void*, Stream) {
   refuse("add_scaled_held");
 }
-void add_scaled_products(const Matrix&, const Matrix&, const Units&, const float*, void*, Stream) {
+void add_scaled_products(const Matrix&, const Matrix&, const Units&, const float*, int64_t, void*, Stream) {
   refuse("add_scaled_products");
 }
 void sum_rows_of_units(const RowSums&, Stream) { refuse("sum_rows_of_units"); }

@@ -185,7 +185,7 @@ void GaussianMechanism::check_releasable(const ClippedSum& sum, const StepId& st
 
 void GaussianMechanism::reduce_rest(const ClippedSum& sum) {
   const auto divide = [&](const fsdp::FlatGroup* finished) {
-    if (finished != nullptr) slices_->shard(*finished).div_(divisor_);
+    if (finished != nullptr) slices_->shard(*finished).mul_(1 / divisor_);
   };
   std::vector<const fsdp::FlatGroup*> whole;
   for (const auto& group : model_.groups()) {

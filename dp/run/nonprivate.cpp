@@ -57,7 +57,7 @@ PlainAccumulator::PlainAccumulator(fsdp::GroupedParameters& model, double diviso
 
 const fsdp::ShardBuffers& PlainAccumulator::reduce() {
   const auto divide = [&](const fsdp::FlatGroup* finished) {
-    if (finished != nullptr) slices_.shard(*finished).div_(divisor_);
+    if (finished != nullptr) slices_.shard(*finished).mul_(1 / divisor_);
   };
   reduction_.forget();  // of a step that failed
   for (const auto& group : model_.groups()) {

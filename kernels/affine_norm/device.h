@@ -5,12 +5,17 @@
 
 namespace ghostshard::kernels::device {
 
+// Columns that a block sums.
+constexpr int kStripColumns = 32;
+constexpr int64_t strips_of(int64_t columns) { return (columns + kStripColumns - 1) / kStripColumns; }
+
 struct RowSums {
   Matrix g;
   const void* factors;  // of g's shape and type, multiplied in element by element; null: none
   Units units;
   void* out;  // [U,d] float32, or float64 for float64 rows
   bool accumulate;
+  double* partials;  // [U,strips]
   Parts parts;
 };
 

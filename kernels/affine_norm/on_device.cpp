@@ -15,11 +15,14 @@ void sum_rows(const char* op, const device::Matrix& g, const at::Tensor& g_tenso
   require_parts(parts, segments.units(), device);
   const c10::DeviceGuard guard(device);
   const at::Tensor offsets = uploaded(segments.offsets(), g_tensor);
+  const at::Tensor partials =
+      at::empty({segments.units(), device::strips_of(g.columns)}, g_tensor.options().dtype(at::kDouble));
   device::sum_rows_of_units({.g = g,
                              .factors = factors,
                              .units = {.offsets = offsets.const_data_ptr<int64_t>(), .count = segments.units()},
                              .out = out.mutable_data_ptr(),
                              .accumulate = accumulate,
+                             .partials = partials.mutable_data_ptr<double>(),
                              .parts = device_parts(parts)},
                             device::current_stream(g_tensor));
 }

@@ -27,6 +27,8 @@ struct Grid {
   size_t shared_bytes = 0;
 };
 
+constexpr size_t kSharedUnasked = size_t{48} * 1024;  // that a block may have of itself; more is asked for
+
 // Does nothing if there is no work. Does not wait: a later call reports a failure of the running kernel. Throws
 // std::runtime_error if the launch fails.
 template <typename... P>
@@ -43,6 +45,11 @@ void launch(const char* name, void (*kernel)(P...), const Grid& grid, Stream str
   config.blockDim = dim3(static_cast<unsigned>(grid.threads));
   config.dynamicSmemBytes = grid.shared_bytes;
   config.stream = stream;
+  if (grid.shared_bytes > kSharedUnasked) {
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(grid.shared_bytes)),
+          name);
+  }
   check(cudaLaunchKernelEx(&config, kernel, arguments...), name);
 }
 

@@ -28,17 +28,17 @@ using RowsView = OperandView<Element, true>;
 template <typename Element>
 using ColumnsView = OperandView<Element, false>;
 
-// kTile rows of X by kDepth, in lines that are contiguous in global memory: rows of X, or steps of the depth.
+// kRows rows of X by kDepth, in lines that are contiguous in global memory: rows of X, or steps of the depth.
 //
 // Pieces of 16 bytes change places within their line, by line / kSwizzle, so that the pieces a warp reads at a time lie
 // in different banks; 8 pieces fill all banks. A warp reads the same piece of lines that are kSwizzle apart, or of
 // neighbouring lines that are so short that kSwizzle of them fill the banks.
-template <typename View, int kDepth, int kSwizzle>
+template <typename View, int kDepth, int kSwizzle, int kRows = kTile>
 struct Panel {
   using Element = typename View::Element;
   static constexpr bool kDepthIsContiguous = View::kDepthIsContiguous;
-  static constexpr int kLines = kDepthIsContiguous ? kTile : kDepth;
-  static constexpr int kLine = kDepthIsContiguous ? kDepth : kTile;  // elements
+  static constexpr int kLines = kDepthIsContiguous ? kRows : kDepth;
+  static constexpr int kLine = kDepthIsContiguous ? kDepth : kRows;  // elements
   static constexpr int kPiece = kWidest / static_cast<int>(sizeof(Element));
   static constexpr int kPlaces = kLine / kPiece < 8 ? kLine / kPiece : 8;
 

@@ -16,6 +16,7 @@ namespace ghostshard::kernels::device {
 template <typename Element, typename SumType>
 struct PlainTile {
   using Sum = SumType;
+  static constexpr int kSide = kTile;
   // Entries of a thread. 4 × 8 entries do 1.3 operations for each byte read from shared memory (4 × 4: 1; 8 × 8: 2, but
   // a Gram kernel's three sets of 64 sums would not fit into registers, nor would 4 × 8 in float64). Lanes share rows
   // and columns: for 128 multiply-adds, 32 cycles, a warp reads 1280 different bytes, 10 cycles.
@@ -49,6 +50,7 @@ struct PlainTile {
       const int filled = depth - k < kDepth ? static_cast<int>(depth - k) : kDepth;
       multiply_add<View>(left, right, filled, part);
       if ((k + kDepth) % kChunk == 0 || k + kDepth >= depth) {
+        GHOSTSHARD_UNROLL(64)
         for (int entry = 0; entry < kEntries; ++entry) {
           sums[entry] += part[entry];
           part[entry] = 0;

@@ -12,11 +12,11 @@
 
 namespace ghostshard::kernels::device {
 
-template <typename Element, int kDepth, int kStages>
+template <typename Element, int kDepth, int kStages, int kRows = kTile>
 struct ProductRing {
   struct Stage {
-    alignas(kWidest) Element x[kTile * kDepth];
-    alignas(kWidest) Element y[kTile * kDepth];
+    alignas(kWidest) Element x[kRows * kDepth];
+    alignas(kWidest) Element y[kRows * kDepth];
   };
   Stage stage[kStages];
 
@@ -24,7 +24,7 @@ struct ProductRing {
   // ring may be used again at once.
   template <int kThreads, int kSwizzle, typename View, typename Multiply>
   __device__ void stream(const View& x, const View& y, int64_t depth, const Multiply& multiply) {
-    using OfPanel = Panel<View, kDepth, kSwizzle>;
+    using OfPanel = Panel<View, kDepth, kSwizzle, kRows>;
     // A tile on the diagonal of a Gram matrix: one panel serves as both operands.
     const bool same = x.first == y.first && x.stride == y.stride && x.extent == y.extent;
     const auto fill = [&](int to, int64_t k) {

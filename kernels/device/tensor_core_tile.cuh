@@ -17,25 +17,27 @@ namespace ghostshard::kernels::device {
 template <typename Format>
 struct TensorCoreTile {
   using Sum = float;
-  static constexpr int kThreads = 4 * kWarp;  // two warps down and two across, 32 × 32 entries each
-  static constexpr int kDown = 2;             // fragments of 16 rows
-  static constexpr int kAcross = 4;           // fragments of 8 columns
+  static constexpr int kSide = kTensorCoreTile;
+  static constexpr int kWarpsAcross = 4;
+  static constexpr int kThreads = 2 * kWarpsAcross * kWarp;  // two warps down; 64 × 32 entries each
+  static constexpr int kDown = 4;                            // fragments of 16 rows
+  static constexpr int kAcross = 4;                          // fragments of 8 columns
   static constexpr int kEntries = kDown * kAcross * 4;
-  static constexpr int kBlocks = 3;  // for which registers must leave room on a multiprocessor
+  static constexpr int kBlocks = 1;  // for which registers must leave room on a multiprocessor
+  static_assert(2 * 16 * kDown == kSide && kWarpsAcross * 8 * kAcross == kSide);
   static constexpr int kDepth = 32;
   static constexpr int kFragmentDepth = 16;
   static_assert(kChunk % kDepth == 0);
 
-  // A warp's 32 × 32 entries do 16 operations for each byte read from shared memory, enough to keep the tensor cores of
-  // sm_80 busy. Four stages copy three steps ahead and fit into the shared memory that a block has without asking for
-  // more.
-  using Storage = ProductRing<Format, kDepth, 4>;
+  // A warp's 64 × 32 entries do 21 operations for each byte read from shared memory, and the tile 64 for each byte from
+  // beyond it. Four stages, 64 KiB, copy three steps ahead.
+  using Storage = ProductRing<Format, kDepth, 4, kSide>;
 
   static __device__ int row(int entry) {
-    return 32 * (warp() / 2) + 16 * (entry / 4 / kAcross) + 8 * (entry % 4 / 2) + lane() / 4;
+    return 16 * kDown * (warp() / kWarpsAcross) + 16 * (entry / 4 / kAcross) + 8 * (entry % 4 / 2) + lane() / 4;
   }
   static __device__ int column(int entry) {
-    return 32 * (warp() % 2) + 8 * (entry / 4 % kAcross) + 2 * (lane() % 4) + entry % 2;
+    return 8 * kAcross * (warp() % kWarpsAcross) + 8 * (entry / 4 % kAcross) + 2 * (lane() % 4) + entry % 2;
   }
 
   // Called by all threads of the block. The storage may be used again at once.
@@ -46,10 +48,11 @@ struct TensorCoreTile {
     float part[kDown][kAcross][4] = {};
     for (Sum& sum : sums) sum = 0;
     const auto multiply = [&](const Format* left, const Format* right, int64_t k) {
-      using OfPanel = Panel<View, kDepth, kSwizzle>;
+      using OfPanel = Panel<View, kDepth, kSwizzle, kSide>;
       multiply_add<OfPanel>(left, right, 0, part);
       if (k + kFragmentDepth < depth) multiply_add<OfPanel>(left, right, kFragmentDepth, part);
       if ((k + kDepth) % kChunk == 0 || k + kDepth >= depth) {
+        GHOSTSHARD_UNROLL(64)
         for (int entry = 0; entry < kEntries; ++entry) {
           float& of_chunk = part[entry / 4 / kAcross][entry / 4 % kAcross][entry % 4];
           sums[entry] += of_chunk;
@@ -68,10 +71,10 @@ struct TensorCoreTile {
   template <typename OfPanel>
   static __device__ void multiply_add(const Format* x, const Format* y, int depth, float (&part)[kDown][kAcross][4]) {
     uint32_t right[kAcross / 2][4];
-    for (int j = 0; j < kAcross / 2; ++j) load<OfPanel>(right[j], y, 32 * (warp() % 2) + 16 * j, depth);
+    for (int j = 0; j < kAcross / 2; ++j) load<OfPanel>(right[j], y, 8 * kAcross * (warp() % kWarpsAcross) + 16 * j, depth);
     for (int i = 0; i < kDown; ++i) {
       uint32_t left[4];
-      load<OfPanel>(left, x, 32 * (warp() / 2) + 16 * i, depth);
+      load<OfPanel>(left, x, 16 * kDown * (warp() / kWarpsAcross) + 16 * i, depth);
       for (int j = 0; j < kAcross; ++j) {
         const uint32_t(&pair)[4] = right[j / 2];
         const uint32_t fragment[2] = {pair[j % 2], pair[j % 2 + 2]};

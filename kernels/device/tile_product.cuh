@@ -16,5 +16,7 @@ namespace ghostshard::kernels::device {
 template <typename Element>
 using TileFor =
     std::conditional_t<std::is_floating_point_v<Element>, PlainTile<Element, Element>, TensorCoreTile<Element>>;
+static_assert(TileFor<float>::kSide == side_of(ElementType::kFloat32));
+static_assert(TileFor<BFloat16>::kSide == side_of(ElementType::kBFloat16));
 
 }  // namespace ghostshard::kernels::device

@@ -10,19 +10,26 @@
 
 namespace ghostshard::kernels::device {
 
-// Rows and columns of a tile of a product.
+// Rows and columns of a tile of a product: of plain arithmetic, and of tensor cores. Both operands of a tile pass once
+// through the multiprocessor's shared memory, so twice the side is half the traffic for an operation; tensor cores need
+// that, and plain sums of that many entries would not fit into registers.
 constexpr int kTile = 64;
+constexpr int kTensorCoreTile = 128;
+
+GHOSTSHARD_HOST_DEVICE constexpr int64_t side_of(ElementType element) {
+  return element == ElementType::kBFloat16 || element == ElementType::kFloat16 ? kTensorCoreTile : kTile;
+}
 
 GHOSTSHARD_HOST_DEVICE int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Tiles of the lower triangle, diagonal included, of a Gram matrix of this many rows.
-GHOSTSHARD_HOST_DEVICE int64_t triangle_tiles(int64_t rows) {
-  const int64_t side = ceil_div(rows, kTile);
-  return side * (side + 1) / 2;
+GHOSTSHARD_HOST_DEVICE int64_t triangle_tiles(int64_t rows, int64_t side = kTile) {
+  const int64_t down = ceil_div(rows, side);
+  return down * (down + 1) / 2;
 }
 
-GHOSTSHARD_HOST_DEVICE int64_t rectangle_tiles(int64_t rows, int64_t columns) {
-  return ceil_div(rows, kTile) * ceil_div(columns, kTile);
+GHOSTSHARD_HOST_DEVICE int64_t rectangle_tiles(int64_t rows, int64_t columns, int64_t side = kTile) {
+  return ceil_div(rows, side) * ceil_div(columns, side);
 }
 
 struct TileIndex {
@@ -39,8 +46,8 @@ GHOSTSHARD_HOST_DEVICE TileIndex triangle_index(int64_t index) {
   return {row, index - row * (row + 1) / 2};
 }
 
-GHOSTSHARD_HOST_DEVICE TileIndex rectangle_index(int64_t index, int64_t columns) {
-  const int64_t across = ceil_div(columns, kTile);
+GHOSTSHARD_HOST_DEVICE TileIndex rectangle_index(int64_t index, int64_t columns, int64_t side = kTile) {
+  const int64_t across = ceil_div(columns, side);
   return {index / across, index % across};
 }
 

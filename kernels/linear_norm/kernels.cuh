@@ -114,15 +114,23 @@ struct GramTiles {
 };
 
 // Registers hold the sums of two products at a time. In float64 that leaves room for one block only; its eight warps of
-// 16 independent sums each keep the float64 units busy.
+// 16 independent sums for a thread keep the float64 units busy.
 template <typename Tile>
 constexpr int kGramBlocks = sizeof(typename Tile::Sum) == 8 ? 1 : Tile::kBlocks;
+
+// Where a thread's sums of the first product wait for the second one's, if registers are too few for both: at the end
+// of shared memory, of which a tile of tensor cores has a multiprocessor's alone.
+template <typename Tile>
+struct GramShared : TileShared<Tile> {
+  static constexpr bool kWaits = Tile::kSide > kTile;
+  typename Tile::Sum waiting[kWaits ? Tile::kEntries : 1][kWaits ? Tile::kThreads : 1];
+};
 
 // The same tile of both Gram matrices at once. Both are symmetric: entries left of the diagonal count twice.
 template <typename Element, typename Tile>
 __global__ void __launch_bounds__(Tile::kThreads, kGramBlocks<Tile>) gram_tiles(GramTiles<Element> p) {
   using Sum = typename Tile::Sum;
-  auto& shared = block_shared<TileShared<Tile>>();
+  auto& shared = block_shared<GramShared<Tile>>();
   for (int64_t tile = blockIdx.x; tile < p.tiles.count; tile += gridDim.x) {
     const Units& units = p.rows.units;
     const int64_t unit = unit_of_tile(p.tiles, units.count, tile);
@@ -131,8 +139,8 @@ __global__ void __launch_bounds__(Tile::kThreads, kGramBlocks<Tile>) gram_tiles(
     }
     const TileIndex index = triangle_index(tile - p.tiles.first[unit]);
     const int64_t end = units.offsets[unit + 1];
-    const int64_t top = units.offsets[unit] + index.row * kTile;
-    const int64_t left = units.offsets[unit] + index.column * kTile;
+    const int64_t top = units.offsets[unit] + index.row * Tile::kSide;
+    const int64_t left = units.offsets[unit] + index.column * Tile::kSide;
     const auto rows_from = [&](const Element* x, int64_t stride, int64_t first) {
       return RowsView<Element>{x + first * stride, stride, end - first};
     };
@@ -141,17 +149,23 @@ __global__ void __launch_bounds__(Tile::kThreads, kGramBlocks<Tile>) gram_tiles(
     const Element *const a_rows = p.rows.a, *const g_rows = p.rows.g;
     Tile::product(shared.tile, rows_from(a_rows, a_stride, top), rows_from(a_rows, a_stride, left), p.rows.inputs,
                   a_sums);
+    if constexpr (GramShared<Tile>::kWaits) {
+      GHOSTSHARD_UNROLL(64)
+      for (int entry = 0; entry < Tile::kEntries; ++entry) shared.waiting[entry][threadIdx.x] = a_sums[entry];
+    }
     Tile::product(shared.tile, rows_from(g_rows, g_stride, top), rows_from(g_rows, g_stride, left), p.rows.outputs,
                   g_sums);
 
     double product = 0, a_weighted = 0, g_weighted = 0;
+    GHOSTSHARD_UNROLL(64)
     for (int entry = 0; entry < Tile::kEntries; ++entry) {
       const int64_t s = top + Tile::row(entry), t = left + Tile::column(entry);
       if (s >= end || t > s) {
         continue;
       }
       const double times = s == t ? 1 : 2;
-      const double a = a_sums[entry], g = g_sums[entry];
+      const double a = GramShared<Tile>::kWaits ? shared.waiting[entry][threadIdx.x] : a_sums[entry];
+      const double g = g_sums[entry];
       // An entry of a's Gram matrix errs in proportion to a's norms and is multiplied by g's entry; and the other way
       // round.
       product += times * a * g;
@@ -244,21 +258,28 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) gradient_tiles(
     if (p.wanted != nullptr && !p.wanted[unit]) {
       continue;
     }
-    const TileIndex index = rectangle_index(tile - p.tiles.first[unit], rows.inputs);
-    const int64_t top = index.row * kTile, left = index.column * kTile;
+    const TileIndex index = rectangle_index(tile - p.tiles.first[unit], rows.inputs, Tile::kSide);
+    const int64_t top = index.row * Tile::kSide, left = index.column * Tile::kSide;
     const int64_t begin = rows.units.offsets[unit], length = rows.units.offsets[unit + 1] - begin;
     typename Tile::Sum sums[Tile::kEntries];
     Tile::product(shared.tile, rows.columns_of_g(begin, top), rows.columns_of_a(begin, left), length, sums);
 
+    // The tile's corner once more, and the entries' places in 32 bits: during the product its sums need the registers.
+
+    const TileIndex again = rectangle_index(computed_here(tile) - p.tiles.first[unit], rows.inputs, Tile::kSide);
+    int64_t corner = (unit * rows.outputs + again.row * Tile::kSide) * rows.inputs + again.column * Tile::kSide;
+    const int64_t down = rows.outputs - again.row * Tile::kSide, across = rows.inputs - again.column * Tile::kSide;
     double squares = 0;
+    GHOSTSHARD_UNROLL(64)
     for (int entry = 0; entry < Tile::kEntries; ++entry) {
-      const int64_t i = top + Tile::row(entry), j = left + Tile::column(entry);
-      if (i >= rows.outputs || j >= rows.inputs) {
+      if (entry % 16 == 0) corner = computed_here(corner);  // nor are more than some entries looked up ahead
+      const int i = Tile::row(entry), j = Tile::column(entry);
+      if (i >= down || j >= across) {
         continue;
       }
       auto value = static_cast<Held>(sums[entry]);
       if (p.held != nullptr) {
-        Held& to = p.held[(unit * rows.outputs + i) * rows.inputs + j];
+        Held& to = p.held[corner + i * rows.inputs + j];
         if (p.accumulate) value = to + value;
         to = value;
       }

@@ -16,7 +16,7 @@ template <typename Element, typename Tile>
 // NOLINTNEXTLINE(readability-non-const-parameter): the kernel writes partials
 void launch_gram_tiles(const UnitRowsWork& work, const UnitTiles& tiles, double* partials, Stream stream) {
   launch("gram_tiles", gram_tiles<Element, Tile>,
-         {.work = tiles.count, .threads = Tile::kThreads, .shared_bytes = sizeof(TileShared<Tile>)}, stream,
+         {.work = tiles.count, .threads = Tile::kThreads, .shared_bytes = sizeof(GramShared<Tile>)}, stream,
          {.rows = row_pair<Element>(work.a, work.g, work.units),
           .tiles = tiles,
           .a_norms = work.a_norms,

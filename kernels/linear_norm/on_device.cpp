@@ -49,9 +49,10 @@ void add_row_norms(const DeviceRowPair& rows, const at::Tensor& like, const Segm
 
 // For units that the rows' own arithmetic leaves uncertain: Gram matrices in float64, or the gradient if that is
 // sooner.
-PassingTiles last_of(const at::Tensor& a, const LinearShape& shape, const Segments& segments) {
+PassingTiles last_of(const at::Tensor& a, const LinearShape& shape, const Segments& segments, int64_t side) {
   const bool narrow = a.scalar_type() == at::kBFloat16 || a.scalar_type() == at::kHalf;
-  return passing_tiles_before(shape, segments, narrow ? kFloat64OverTensorCores : kFloat64OverFloat32);
+  return passing_tiles_before(shape, segments, narrow ? kFloat64OverTensorCores : kFloat64OverFloat32,
+                              {.gradient = side});
 }
 
 }  // namespace
@@ -65,7 +66,8 @@ void per_unit_gradient(const at::Tensor& a, const at::Tensor& g, const Segments&
   require_device_parts(a, segments, parts);
   const c10::DeviceGuard guard(a.device());
   const at::Tensor offsets = uploaded(segments.offsets(), a);
-  const DeviceTiles tiles(gradient_tiles_before({.inputs = inputs, .outputs = outputs}, segments), 1, a);
+  const DeviceTiles tiles(
+      gradient_tiles_before({.inputs = inputs, .outputs = outputs}, segments, device::side_of(rows.a.element)), 1, a);
   device::hold_gradients(gradient_work(rows, {.offsets = offsets.const_data_ptr<int64_t>(), .count = units}, tiles),
                          out.mutable_data_ptr(), accumulate, device_parts(parts), device::current_stream(a));
 }
@@ -74,19 +76,21 @@ void gram_norm(const at::Tensor& a, const at::Tensor& g, const Segments& segment
   const DeviceRowPair rows = device_row_pair("gram_norm", a, g, segments);
   require_device_parts(a, segments, parts);
   const c10::DeviceGuard guard(a.device());
-  const std::vector<int64_t> grams = gram_tiles_before(segments);
+  const int64_t side = device::side_of(rows.a.element);
+  const std::vector<int64_t> grams = gram_tiles_before(segments, side);
   const bool exact = a.scalar_type() == at::kDouble;
-  add_row_norms(rows, a, segments, grams, exact ? PassingTiles{grams, {0}} : last_of(a, shape_of(a, g), segments),
-                parts);
+  add_row_norms(rows, a, segments, grams,
+                exact ? PassingTiles{grams, {0}} : last_of(a, shape_of(a, g), segments, side), parts);
 }
 
 void passing_norm(const at::Tensor& a, const at::Tensor& g, const Segments& segments, const NormParts& parts) {
   const DeviceRowPair rows = device_row_pair("passing_norm", a, g, segments);
   require_device_parts(a, segments, parts);
   const c10::DeviceGuard guard(a.device());
-  const PassingTiles sooner = passing_tiles_before(shape_of(a, g), segments, 1);
+  const int64_t side = device::side_of(rows.a.element);
+  const PassingTiles sooner = passing_tiles_before(shape_of(a, g), segments, 1, {.gram = side, .gradient = side});
   const bool exact = a.scalar_type() == at::kDouble;
-  add_row_norms(rows, a, segments, sooner.gram, exact ? sooner : last_of(a, shape_of(a, g), segments), parts);
+  add_row_norms(rows, a, segments, sooner.gram, exact ? sooner : last_of(a, shape_of(a, g), segments, side), parts);
 }
 
 }  // namespace ghostshard::kernels::on_device

@@ -1,4 +1,4 @@
-// The clipped sum on the device. Every element of the result is summed by one thread in the order of the units.
+// The clipped sum on the device. Every element of a part of the units is summed by one thread in the order of the units.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -35,11 +35,13 @@ __global__ void __launch_bounds__(kHeldThreads, 4)
   }
 }
 
+// Part s of the units' sum is out[s·p·d …]; one part alone is added to what is there.
 template <typename Element, typename Sum>
 struct ScaledProducts {
   RowPair<Element> rows;
   const float* factors;
-  Sum* out;  // [p,d]
+  int64_t parts;
+  Sum* out;
 };
 
 template <typename Element, typename Tile>
@@ -48,12 +50,12 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   using Sum = typename Tile::Sum;
   auto& storage = block_shared<typename Tile::Storage>();
   const RowPair<Element>& rows = p.rows;
-  const int64_t tiles = rectangle_tiles(rows.outputs, rows.inputs);
-  for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    const TileIndex index = rectangle_index(tile, rows.inputs);
-    const int64_t top = index.row * kTile, left = index.column * kTile;
+  const int64_t tiles = rectangle_tiles(rows.outputs, rows.inputs, Tile::kSide), units = rows.units.count;
+  for (int64_t work = blockIdx.x; work < tiles * p.parts; work += gridDim.x) {
+    const TileIndex index = rectangle_index(work % tiles, rows.inputs, Tile::kSide);
+    const int64_t top = index.row * Tile::kSide, left = index.column * Tile::kSide, part = work / tiles;
     Sum total[Tile::kEntries] = {};
-    for (int64_t unit = 0; unit < rows.units.count; ++unit) {
+    for (int64_t unit = part * units / p.parts; unit < (part + 1) * units / p.parts; ++unit) {
       const float c = p.factors[unit];
       const int64_t begin = rows.units.offsets[unit], length = rows.units.offsets[unit + 1] - begin;
       if (c == 0 || length == 0) {
@@ -61,12 +63,17 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       }
       Sum sums[Tile::kEntries];
       Tile::product(storage, rows.columns_of_g(begin, top), rows.columns_of_a(begin, left), length, sums);
+      GHOSTSHARD_UNROLL(64)
       for (int entry = 0; entry < Tile::kEntries; ++entry) total[entry] += static_cast<Sum>(c) * sums[entry];
     }
+    const int64_t from_row = computed_here(top), from_column = computed_here(left);
+    Sum* const out = p.out + part * rows.outputs * rows.inputs;
+    GHOSTSHARD_UNROLL(64)
     for (int entry = 0; entry < Tile::kEntries; ++entry) {
-      const int64_t i = top + Tile::row(entry), j = left + Tile::column(entry);
+      const int64_t i = from_row + Tile::row(entry), j = from_column + Tile::column(entry);
       if (i < rows.outputs && j < rows.inputs) {
-        p.out[i * rows.inputs + j] += total[entry];
+        Sum& to = out[i * rows.inputs + j];
+        to = p.parts == 1 ? to + total[entry] : total[entry];
       }
     }
   }

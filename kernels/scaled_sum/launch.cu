@@ -35,17 +35,20 @@ void add_scaled_held(ElementType element, const void* held, const float* factors
   element == ElementType::kFloat64 ? add(double{}) : add(float{});
 }
 
-void add_scaled_products(const Matrix& a, const Matrix& g, const Units& units, const float* factors, void* out,
-                         Stream stream) {
+void add_scaled_products(const Matrix& a, const Matrix& g, const Units& units, const float* factors, int64_t parts,
+                         void* out, Stream stream) {
   visit_element(a.element, [&](auto zero) {
     using Type = decltype(zero);
     using Tile = TileFor<Type>;
     launch("scaled_products", scaled_products<Type, Tile>,
-           {.work = rectangle_tiles(g.columns, a.columns),
+           {.work = parts * rectangle_tiles(g.columns, a.columns, Tile::kSide),
             .threads = Tile::kThreads,
             .shared_bytes = sizeof(typename Tile::Storage)},
            stream,
-           {.rows = row_pair<Type>(a, g, units), .factors = factors, .out = static_cast<typename Tile::Sum*>(out)});
+           {.rows = row_pair<Type>(a, g, units),
+            .factors = factors,
+            .parts = parts,
+            .out = static_cast<typename Tile::Sum*>(out)});
   });
 }
 

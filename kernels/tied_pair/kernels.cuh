@@ -43,6 +43,7 @@ __global__ void __launch_bounds__(Tile::kThreads, kGramBlocks<Tile>) cross_tiles
     Tile::product(shared.tile, RowsView<Element>{p.e + top * p.columns, p.columns, e_end - top},
                   RowsView<Element>{p.h + left * h_stride, h_stride, h_end - left}, p.columns, inner);
     double sums[3] = {};
+    GHOSTSHARD_UNROLL(64)
     for (int entry = 0; entry < Tile::kEntries; ++entry) {
       const int64_t s = top + Tile::row(entry), t = left + Tile::column(entry);
       if (s >= e_end || t >= h_end) {

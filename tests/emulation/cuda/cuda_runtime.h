@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <unordered_map>
 
 #include "tests/emulation/cuda/executor.h"
 
@@ -76,6 +77,23 @@ inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
   return cudaSuccess;
 }
 
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
+// As sm_80 to sm_100 have at least; sm_86 has less.
+constexpr size_t kEmulatedMostShared = size_t{163} * 1024;
+// By kernel, of the launches of this thread.
+inline std::unordered_map<void*, size_t>& emulated_shared_bytes() {
+  thread_local std::unordered_map<void*, size_t> asked;
+  return asked;
+}
+template <typename... P>
+cudaError_t cudaFuncSetAttribute(void (*kernel)(P...), cudaFuncAttribute, int bytes) {
+  if (bytes < 0 || static_cast<size_t>(bytes) > kEmulatedMostShared) {
+    return cudaErrorInvalidConfiguration;
+  }
+  emulated_shared_bytes()[reinterpret_cast<void*>(kernel)] = static_cast<size_t>(bytes);
+  return cudaSuccess;
+}
+
 struct cudaLaunchConfig_t {
   dim3 gridDim, blockDim;
   size_t dynamicSmemBytes = 0;
@@ -86,9 +104,11 @@ struct cudaLaunchConfig_t {
 template <typename... Expected, typename... Actual>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Expected...),
                                const Actual&... arguments) {
-  constexpr size_t kMostShared = size_t{48} * 1024;
+  const auto& asked = emulated_shared_bytes();
+  const auto found = asked.find(reinterpret_cast<void*>(kernel));
+  const size_t most_shared = found == asked.end() ? size_t{48} * 1024 : found->second;
   if (config->gridDim.x == 0 || config->gridDim.x > kEmulatedMostBlocks || config->blockDim.x == 0 ||
-      config->blockDim.x > 1024 || config->dynamicSmemBytes > kMostShared) {
+      config->blockDim.x > 1024 || config->dynamicSmemBytes > most_shared) {
     return cudaErrorInvalidConfiguration;
   }
   ghostshard::emulation::run({.blocks = config->gridDim.x,

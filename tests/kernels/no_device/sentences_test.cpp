@@ -44,7 +44,7 @@ INSTANTIATE_TEST_SUITE_P(
         Operation{"Passing", [] { add_passing_norms({}, {}, {}, nullptr); }},
         Operation{"Bounds", [] { norm_upper_bounds({}, 0, nullptr, nullptr); }},
         Operation{"SumHeld", [] { add_scaled_held({}, nullptr, nullptr, 0, 0, nullptr, nullptr); }},
-        Operation{"SumRows", [] { add_scaled_products({}, {}, {}, nullptr, nullptr, nullptr); }},
+        Operation{"SumRows", [] { add_scaled_products({}, {}, {}, nullptr, 1, nullptr, nullptr); }},
         Operation{"RowSums", [] { sum_rows_of_units({}, nullptr); }},
         Operation{"SortScratch", [] { sort_scratch_bytes(1); }},
         Operation{"Sort", [] { sort_pairs({}, 0, 0, nullptr); }},

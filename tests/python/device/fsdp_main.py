@@ -18,7 +18,7 @@ from unittest import mock
 
 from on_device import BACKEND, DEVICE, here, take_engine, there
 
-take_engine()
+SEEN = take_engine()
 
 import oracle
 import packed
@@ -30,6 +30,7 @@ from models import CASES, next_token_loss
 from private import Private
 from ranks_main import checkpointed_gpt2, gpt2, local, tokens, wrapped
 from refusals import sentence
+from steps import waits
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule
@@ -208,6 +209,7 @@ SCENARIOS: dict[str, Callable] = {
     "groups": groups,
     "refusals": refusals,
     "checkpoint": checkpoint,
+    "waits": lambda mesh: waits(SEEN, lambda model: wrapped(model, mesh)),
 }
 
 

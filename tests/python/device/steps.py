@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -107,24 +108,35 @@ def memory(seen: Any) -> list[int]:
     return used
 
 
-def waits(seen: Any) -> dict[str, Any]:
-    """How often the host waits for the device in each of three steps, and in a forward of the model without us."""
-    torch.manual_seed(7)
-    private = Private(gpt2().to(DEVICE), 0.5, noise_multiplier=1.0)
+def waits(seen: Any, shard: Callable[[torch.nn.Module], torch.nn.Module] = lambda model: model) -> dict[str, Any]:
+    """How often the host waits for the device in each of three steps, in four of AdamW, and in a forward of the model without us."""
     batch = there(tokens()[0])
 
-    def step() -> None:
-        private.module(input_ids=batch[0], labels=batch[0]).loss.backward()
-        private.engine.release()
+    def private(**options: Any) -> Private:
+        torch.manual_seed(7)
+        return Private(shard(gpt2().to(DEVICE)), 0.5, noise_multiplier=1.0, **options)
 
     def counted(call: Callable[[], object]) -> int:
         before = seen.host_waits()
         call()
         return seen.host_waits() - before
 
-    steps = [counted(step) for _ in range(3)]
-    private.engine.enable(False)
-    return {"steps": steps, "own": counted(lambda: private.model(input_ids=batch[0]))}
+    def forward_and_backward(of: Private) -> None:
+        of.module(input_ids=batch[0], labels=batch[0]).loss.backward()
+
+    def step(of: Private) -> None:
+        forward_and_backward(of)
+        of.engine.release()
+
+    def step_of_adamw(of: Private) -> None:
+        forward_and_backward(of)
+        of.optimizer.step()
+        of.optimizer.zero_grad()
+
+    alone, adamw = private(), private(optimizer=functools.partial(torch.optim.AdamW, foreach=False), lr=1e-3)
+    found = {"steps": [counted(lambda: step(alone)) for _ in range(3)], "of_adamw": [counted(lambda: step_of_adamw(adamw)) for _ in range(4)]}
+    alone.engine.enable(False)
+    return found | {"own": counted(lambda: alone.model(input_ids=batch[0]))}
 
 
 def moved() -> float:

@@ -26,6 +26,8 @@ CUT = ["megatron", "along_the_sequence", "words_by_columns", "megatron_two_passe
 # A machine with a GPU may have one alone: there every sum is looked at on one rank too.
 SUMS = {"1": EVERY if DEVICE == "cuda" else FEW, "2": EVERY, "2x1": FEW, "tensor2": CUT}
 OTHERS = {"1": ["noise"], "2": ["noise", "groups", "refusals", "checkpoint"], "2x1": ["noise"], "tensor2": []}
+if DEVICE == "emulated":  # which counts them
+    OTHERS["2"].append("waits")
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +76,16 @@ def test_every_rank_raises_what_one_finds(results):
     assert second.startswith("ValueError: parameter '0.weight' is on device meta")
     expected = f"ValueError: all ranks must compute on one kind of device, but rank 0 does on {DEVICE} and rank 1 on cpu"
     assert results("2")["refusals"]["one_rank_on_the_cpu"] == [expected] * 2
+
+
+@pytest.mark.skipif(DEVICE != "emulated", reason="waits are counted on the emulated device alone")
+def test_the_host_waits_as_often_as_for_a_whole_model(results):
+    """test_on_device.py names the waits: none is for each parameter, or for each of its states."""
+    found = results("2")["waits"]
+    first, *later = found["steps"]
+    assert later == [found["own"] + 2 + 3] * len(later)
+    assert first > later[0]
+    assert found["of_adamw"][2:] == [later[0] + 2] * 2
 
 
 def test_a_run_goes_on_from_a_sharded_checkpoint(results):

@@ -101,6 +101,8 @@ def test_the_host_waits_for_targets_alone(results):
     first, *later = results["waits"]["steps"]
     assert later == [results["waits"]["own"] + 2 + 3] * len(later)
     assert first > later[0]
+    # Momenta, too, are looked at before a step's first backward and at its end, all of them together.
+    assert results["waits"]["of_adamw"][2:] == [later[0] + 2] * 2
 
 
 def test_a_model_may_be_moved_between_steps(results):

@@ -75,13 +75,14 @@ class Private:
         noise_multiplier: float = 0.0,
         generator: torch.Generator | None = None,
         lr: float = 1.0,
+        optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
         **options,
     ):
         self.model = model
         self.module = GhostModule(model, **({"accumulate": False} | options))
         self.engine = self.module.engine
         self.optimizer = GhostOptimizer(
-            torch.optim.SGD(list(model.parameters()), lr=lr),
+            optimizer(list(model.parameters()), lr=lr),
             engine=self.engine,
             noise_multiplier=noise_multiplier,
             max_grad_norm=clip_norm,

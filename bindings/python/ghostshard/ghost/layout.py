@@ -1,8 +1,8 @@
 """Which parameters a model has, and how they are sharded.
 
 A *block* is what FSDP2 gathers together (a module given to `fully_shard`); without FSDP2 every module with parameters of
-its own is one. A parameter that several modules share is one parameter. Only public interfaces are used: `FSDPModule`,
-DTensor's mesh, placements and local tensors.
+its own is one. A parameter that several modules share is one parameter. Public interfaces are used: `FSDPModule`,
+DTensor's mesh, placements and local tensors; and DTensor's constructor, which FSDP2 uses too.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from .own_part import own_part
 
 
 @dataclass
@@ -50,7 +52,7 @@ class ParameterEntry:
             if (row := self._padding_row()) is not None:
                 parameter.grad[row] = 0
             return
-        local = parameter.detach().to_local()
+        local = own_part(parameter)
         rows = own.view(-1, *local.shape[1:])
         if (row := self._padding_row()) is not None and 0 <= (row := row - _first_row(parameter)) < len(rows):
             rows[row] = 0
@@ -59,12 +61,8 @@ class ParameterEntry:
             gradient.to_local().copy_(rows)
             parameter.grad = gradient
             return
-        rows = rows.to(parameter.dtype)
-        parameter.grad = DTensor.from_local(
-            rows, parameter.device_mesh, parameter.placements, run_check=False,
-            shape=parameter.shape, stride=parameter.stride(),
-        )  # fmt: skip
-
+        # As FSDP2 itself does: from_local() is a function of autograd, for every parameter of every step.
+        parameter.grad = DTensor(rows.to(parameter.dtype), parameter._spec, requires_grad=False)
 
     def _padding_row(self) -> int | None:
         """padding_idx of the embeddings that this is the table of, and of nothing else."""

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-
-_MOST = 64  # elements of a sample, side by side
 
 
 def same(now: torch.Tensor, before: torch.Tensor) -> bool:
@@ -37,20 +31,4 @@ def post_processed(now: torch.Tensor, before: torch.Tensor, *, factor: bool = Tr
     return eps < 1e-6 and bool((found - expected).abs().max() <= 16 * eps * largest)
 
 
-def sampled(value: torch.Tensor) -> torch.Tensor:
-    """Of places that follow from the extent alone."""
-    flat = value.reshape(-1)
-    first = flat.numel() // 3 if flat.numel() > 2 * _MOST else 0
-    return flat[first : first + _MOST].clone()
-
-
-def digest(samples: Mapping[Any, torch.Tensor]) -> bytes:
-    """Of names and values."""
-    found = hashlib.blake2b(digest_size=16)
-    for key, value in samples.items():
-        found.update(repr(key).encode())
-        found.update(value.cpu().contiguous().view(torch.uint8).numpy())
-    return found.digest()
-
-
-__all__ = ["digest", "post_processed", "same", "sampled"]
+__all__ = ["post_processed", "same"]

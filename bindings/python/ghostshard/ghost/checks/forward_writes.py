@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 
 from ..layout import Layout
+from ..own_part import own_part
 from .compared import post_processed, same
 from .merged_adapters import has_adapters
 
@@ -72,6 +72,7 @@ class ForwardWrites:
                 return _REFUSAL.format(entry.name)
         return ""
 
+    @torch.no_grad()
     def _sample(self) -> torch.Tensor:
         found = [each.float() if each.element_size() == 1 and each.is_floating_point() else each for each in self._own()]
         return torch.cat([each.cpu() for each in found] if len({each.device for each in found}) > 1 else found)
@@ -81,12 +82,11 @@ class ForwardWrites:
         return [self._taken(number, entry.parameter) for number, entry in enumerate(self._layout.parameters)]
 
     def _taken(self, number: int, parameter: torch.Tensor) -> torch.Tensor:
-        if isinstance(parameter, DTensor):
-            return _some_of(parameter.detach().to_local())
+        own = own_part(parameter)
         address, view = self._views.get(number, (None, None))
-        if address != parameter.data_ptr() or view.device != parameter.device:
-            view = _some_of(parameter.detach())
-            self._views[number] = (parameter.data_ptr() if parameter.is_contiguous() else None, view)
+        if address != own.data_ptr() or view.device != own.device:
+            view = _some_of(own)
+            self._views[number] = (own.data_ptr() if own.is_contiguous() else None, view)
         return view
 
 

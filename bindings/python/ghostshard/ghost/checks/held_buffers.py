@@ -11,11 +11,12 @@ from collections.abc import Iterator
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 
+from ..own_part import own_part
 from ..provenance import Drawn
 from ..provenance.drawn import version_of
-from .compared import digest, same, sampled
+from .compared import same
+from .samples import Samples
 
 _REFUSAL = (
     "buffer {!r} is not what the last forward left: {}, and nothing tells whether what was written had read private data without noise. "
@@ -25,6 +26,7 @@ _REFUSAL = (
 )
 
 _SMALL = 1 << 16  # elements
+_MOST = 64  # forwards whose digests are taken together, later, because that is a wait for a device
 
 Before = dict[tuple[int, str], tuple[torch.Tensor, torch.Tensor]]  # (id of the module, name) -> the buffer, and a copy of what it held
 
@@ -34,8 +36,9 @@ class HeldBuffers:
         self._model = model
         self.before: Before = {}  # of the last forward that was recorded: all in the first one, small ones in others
         self._versions: dict[tuple[int, str], int] = {}  # of those, then: what was not written to needs no wait for a device
-        self._kept: dict[str, torch.Tensor] | None = None
-        self._earlier: set[bytes] = set()
+        self._kept: Samples | None = None
+        self._earlier: set[bytes] = set()  # digests
+        self._undigested: list[Samples] = []  # earlier ones too
         self._moving: set[tuple[int, str]] = set()  # what forwards write to
         self._moved_anew = False
         self._wrong = ""
@@ -63,24 +66,30 @@ class HeldBuffers:
         moved = {place for place in written if (held := self.before[place][1]).is_floating_point() and not same(after[place].detach(), held)}
         self._moved_anew = self._moved_anew or not moved <= self._moving
         self._moving |= moved
-        now = dict(self._samples())
-        if now:
+        now = Samples(self._named())
+        if not now.empty:
             self._kept = now
-            self._earlier.add(digest(now))
+            self._undigested.append(now)
+        if len(self._undigested) >= _MOST:
+            self._digest()
 
     def moved_anew(self) -> bool:
         """Since it was asked last: a forward wrote to a buffer that none had written to."""
         found, self._moved_anew = self._moved_anew, False
         return found
 
-    def look_on(self) -> dict[str, torch.Tensor]:
+    def look_on(self) -> Samples:
         """Before a forward on a private batch that is not recorded, for looked_on()."""
-        return dict(self._samples())
+        return Samples(self._named())
 
-    def looked_on(self, before: dict[str, torch.Tensor]) -> None:
+    def looked_on(self, before: Samples) -> None:
         """After it: what it wrote to buffers follows from examples."""
-        for name, now in self._samples():
-            then = before.get(name)
+        after = Samples(self._named())
+        if after.same_as(before):
+            return
+        values = before.of_each()
+        for name, now in after.of_each().items():
+            then = values.get(name)
             if then is not None and now.is_floating_point() and then.shape == now.shape and not same(now, then):
                 self._wrong = self._wrong or _REFUSAL.format(name, "a forward on a private batch that is no private step's wrote to it")
 
@@ -93,19 +102,27 @@ class HeldBuffers:
         kept = self._kept
         if kept is None:
             return ""
-        now = dict(self._samples())
-        name = next((name for name, value in now.items() if not (name in kept and same(value, kept[name])) and not _all_alike(value)), None)
-        return "" if name is None or digest(now) in self._earlier else _REFUSAL.format(name, how)
+        now = Samples(self._named())
+        if now.same_as(kept):
+            return ""
+        before = kept.of_each()
+        name = next((name for name, value in now.of_each().items() if not (name in before and same(value, before[name])) and not _all_alike(value)), None)
+        if name is None:
+            return ""
+        self._digest()
+        return "" if now.digest() in self._earlier else _REFUSAL.format(name, how)
 
     def changed(self) -> str:
         """What refuses the buffers that the last forward had, or ""."""
         wrong, self._wrong = self._wrong, ""
         return wrong
 
-    def _samples(self) -> Iterator[tuple[str, torch.Tensor]]:
-        for name, buffer in self._model.named_buffers():
-            if buffer.device.type != "meta":
-                yield name, sampled((buffer.to_local() if isinstance(buffer, DTensor) else buffer).detach())
+    def _digest(self) -> None:
+        self._earlier |= {each.digest() for each in self._undigested}
+        self._undigested.clear()
+
+    def _named(self) -> Iterator[tuple[str, torch.Tensor]]:
+        return ((name, own_part(buffer)) for name, buffer in self._model.named_buffers() if buffer.device.type != "meta")
 
 
 def _all_alike(value: torch.Tensor) -> bool:

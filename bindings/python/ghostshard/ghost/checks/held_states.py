@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from .compared import digest, post_processed, same, sampled
+from ..own_part import own_part
+from .compared import post_processed, same
+from .samples import Samples
 
 _REFUSAL = (
     "the optimizer's {!r} of parameter number {} is not what its last step made of it: it was replaced or changed (load_state_dict, copy_, add_), and nothing "
@@ -25,22 +26,12 @@ _REFUSAL = (
 )
 
 
-class _Held(NamedTuple):
-    tensor: Any  # a weak reference
-    version: int
-    sample: torch.Tensor
-
-    def is_untouched(self, now: torch.Tensor) -> bool:
-        """On a device, where looking at values is a wait for it."""
-        return now.device.type != "cpu" and self.tensor() is now and now._version == self.version
-
-
 class HeldStates:
     """Of one optimizer at a time."""
 
     def __init__(self) -> None:
         self._optimizer: Any = None  # a weak reference
-        self._kept: dict[tuple, _Held] | None = None  # after the last step
+        self._kept: Samples | None = None  # after the last step
         self._saved: set[bytes] = set()  # digests of what state_dict() gave
         self._hook: Any = None
 
@@ -53,7 +44,7 @@ class HeldStates:
 
         def saved(stepping: Optimizer, *_: Any) -> None:
             if (mine := me()) is not None and not mine.changed():
-                mine._saved.add(_digest_of(dict(_states_of(stepping))))
+                mine._saved.add(Samples(_states_of(stepping)).digest())
 
         self._optimizer, self._hook = weakref.ref(optimizer), optimizer.register_state_dict_pre_hook(saved)
 
@@ -63,21 +54,23 @@ class HeldStates:
     def note(self) -> None:
         """The states are what a step has made of them."""
         if self._optimizer is not None and (optimizer := self._optimizer()) is not None:
-            self._kept = {key: _Held(weakref.ref(value), value._version, sampled(value)) for key, value in _states_of(optimizer)}
+            self._kept = Samples(_states_of(optimizer))
 
     def changed(self) -> str:
         """What refuses the states as they are, or ""."""
         optimizer = None if self._optimizer is None else self._optimizer()
         if self._kept is None or optimizer is None:
             return ""
-        now = dict(_states_of(optimizer))
-        for key, value in now.items():
-            held = self._kept.get(key)
-            if held is not None and (held.is_untouched(value) or _is_taken(sampled(value), held.sample)):
+        now = Samples(_states_of(optimizer))
+        if now.same_as(self._kept):
+            return ""
+        values, before = now.of_each(), self._kept.of_each()
+        for key, whole in _states_of(optimizer):
+            if key in before and _is_taken(values[key], before[key]):
                 continue
-            if held is None and bool((value == value.reshape(-1)[:1]).all()):
+            if key not in before and bool((whole == whole.reshape(-1)[:1]).all()):
                 continue
-            return "" if _digest_of(now) in self._saved else _REFUSAL.format(key[-1], key[0])
+            return "" if now.digest() in self._saved else _REFUSAL.format(key[-1], key[0])
         return ""
 
 
@@ -97,17 +90,13 @@ def _states_of(optimizer: Optimizer) -> Iterator[tuple[tuple, torch.Tensor]]:
 
 def _tensors_in(value: Any, path: tuple) -> Iterator[tuple[tuple, torch.Tensor]]:
     if isinstance(value, torch.Tensor):
-        yield path, (value.to_local() if isinstance(value, DTensor) else value).detach()
+        yield path, own_part(value)
     elif isinstance(value, dict):
         for name, each in value.items():
             yield from _tensors_in(each, (*path, name))
     elif isinstance(value, (list, tuple)):
         for number, each in enumerate(value):
             yield from _tensors_in(each, (*path, number))
-
-
-def _digest_of(states: dict[tuple, torch.Tensor]) -> bytes:
-    return digest({key: sampled(value) for key, value in states.items()})
 
 
 __all__ = ["HeldStates"]

@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 
 from ..layout import Layout
+from ..own_part import own_part
 from ..provenance import Drawn
 from .compared import post_processed, same
 from .forward_writes import ForwardWrites
@@ -154,6 +154,7 @@ class HeldWeights:
             self._earlier.add(sample.digest())
         self._kept, self._digested = sample, sample.values
 
+    @torch.no_grad()
     def _now(self) -> Sample:
         own = list(self._own())
         if [places.device for places, _ in self._places] != [rows.device for rows in own]:
@@ -166,12 +167,11 @@ class HeldWeights:
             found.append(at.float() if at.is_floating_point() and at.element_size() == 1 else at)
         if len({each.device for each in found}) > 1:
             found = [each.cpu() for each in found]
-        return Sample(torch.cat(found), [len(each) for each in found])
+        return Sample(torch.cat(found), [each.numel() for each in found])
 
     def _own(self) -> Iterator[torch.Tensor]:
         for entry in self._layout.parameters:
-            whole = entry.parameter.detach()
-            yield (whole.to_local() if isinstance(whole, DTensor) else whole).reshape(-1)
+            yield own_part(entry.parameter).reshape(-1)
 
 
 def _on_the_host(one: Sample, two: Sample) -> tuple[Sample, Sample]:
