@@ -55,7 +55,7 @@ struct Panel {
   static __device__ void fill(Element* panel, const View& view, int64_t begin, int64_t depth) {
     constexpr int kWord = sizeof(Element) < 4 ? 4 : static_cast<int>(sizeof(Element));
     if (lines_are_aligned<kWidest>(view.first, view.stride)) {
-      fill_by<kThreads, kWidest>(panel, view, begin, depth);
+      fill_widest<kThreads>(panel, view, begin, depth);
     } else if (lines_are_aligned<kWord>(view.first, view.stride)) {
       fill_by<kThreads, kWord>(panel, view, begin, depth);
     } else {
@@ -64,6 +64,31 @@ struct Panel {
   }
 
  private:
+  // A thread copies the same pieces of lines that are kApart apart. Most of a product's steps take this way, and few
+  // warps share a multiprocessor: what a step computes before its copies, the tensor cores wait for.
+  template <int kThreads>
+  static __device__ void fill_widest(Element* panel, const View& view, int64_t begin, int64_t depth) {
+    constexpr int kAcross = kLine / kPiece, kApart = kThreads / kAcross;
+    static_assert(kThreads % kAcross == 0 && kLines % kApart == 0);
+    constexpr bool kSamePlaces = kApart % (kSwizzle * kPlaces) == 0;
+    const int first_line = static_cast<int>(threadIdx.x) / kAcross;
+    const int element = static_cast<int>(threadIdx.x) % kAcross * kPiece;
+    const int lines = at_most(kLines, kDepthIsContiguous ? view.extent : depth - begin);
+    const int line_end = at_most(kLine, kDepthIsContiguous ? depth - begin : view.extent);
+    const int present = element < line_end ? at_most(kPiece, line_end - element) : 0;
+    const Element* const corner = view.first + (kDepthIsContiguous ? begin : begin * view.stride);
+    const Element* from = corner + first_line * view.stride + element;
+    Element* const to = panel + at(first_line, element);
+    GHOSTSHARD_UNROLL(sizeof(Element) < 8 ? 8 : 1)  // float64 sums leave no registers for it
+    for (int line = 0; line < kLines; line += kApart) {
+      const bool any = first_line + line < lines && present > 0;
+      // An address that is never read must be valid nevertheless.
+      copy_async<kWidest>(kSamePlaces ? to + line * kLine : panel + at(first_line + line, element),
+                          any ? from : corner, any ? present * static_cast<int>(sizeof(Element)) : 0);
+      from += kApart * view.stride;
+    }
+  }
+
   template <int kThreads, int kBytes>
   static __device__ void fill_by(Element* panel, const View& view, int64_t begin, int64_t depth) {
     constexpr int kEach = kBytes / static_cast<int>(sizeof(Element)), kAcross = kLine / kEach;

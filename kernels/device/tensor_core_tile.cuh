@@ -25,13 +25,13 @@ struct TensorCoreTile {
   static constexpr int kEntries = kDown * kAcross * 4;
   static constexpr int kBlocks = 1;  // for which registers must leave room on a multiprocessor
   static_assert(2 * 16 * kDown == kSide && kWarpsAcross * 8 * kAcross == kSide);
-  static constexpr int kDepth = 32;
+  static constexpr int kDepth = 64;
   static constexpr int kFragmentDepth = 16;
   static_assert(kChunk % kDepth == 0);
 
   // A warp's 64 × 32 entries do 21 operations for each byte read from shared memory, and the tile 64 for each byte from
-  // beyond it. Four stages, 64 KiB, copy three steps ahead.
-  using Storage = ProductRing<Format, kDepth, 4, kSide>;
+  // beyond it. Three stages, 96 KiB, copy two steps ahead.
+  using Storage = ProductRing<Format, kDepth, 3, kSide>;
 
   static __device__ int row(int entry) {
     return 16 * kDown * (warp() / kWarpsAcross) + 16 * (entry / 4 / kAcross) + 8 * (entry % 4 / 2) + lane() / 4;
@@ -43,14 +43,14 @@ struct TensorCoreTile {
   // Called by all threads of the block. The storage may be used again at once.
   template <typename View>
   static __device__ void product(Storage& storage, const View& x, const View& y, int64_t depth, Sum (&sums)[kEntries]) {
-    // Eight lines are read at a time, and two lines of 64 bytes fill the banks once.
-    constexpr int kSwizzle = View::kDepthIsContiguous ? 2 : 1;
+    constexpr int kSwizzle = 1;  // eight lines are read at a time, and each fills the banks
     float part[kDown][kAcross][4] = {};
     for (Sum& sum : sums) sum = 0;
     const auto multiply = [&](const Format* left, const Format* right, int64_t k) {
       using OfPanel = Panel<View, kDepth, kSwizzle, kSide>;
-      multiply_add<OfPanel>(left, right, 0, part);
-      if (k + kFragmentDepth < depth) multiply_add<OfPanel>(left, right, kFragmentDepth, part);
+      // Beyond the depth there are zeros: to skip them would cost more, as sums change registers where ways part.
+      GHOSTSHARD_UNROLL(4)
+      for (int within = 0; within < kDepth; within += kFragmentDepth) multiply_add<OfPanel>(left, right, within, part);
       if ((k + kDepth) % kChunk == 0 || k + kDepth >= depth) {
         GHOSTSHARD_UNROLL(64)
         for (int entry = 0; entry < kEntries; ++entry) {
@@ -71,24 +71,27 @@ struct TensorCoreTile {
   template <typename OfPanel>
   static __device__ void multiply_add(const Format* x, const Format* y, int depth, float (&part)[kDown][kAcross][4]) {
     uint32_t right[kAcross / 2][4];
-    for (int j = 0; j < kAcross / 2; ++j) load<OfPanel>(right[j], y, 8 * kAcross * (warp() % kWarpsAcross) + 16 * j, depth);
+    for (int j = 0; j < kAcross / 2; ++j) load<OfPanel, kColumns>(right[j], y, 8 * kAcross * (warp() % kWarpsAcross) + 16 * j, depth);
     for (int i = 0; i < kDown; ++i) {
       uint32_t left[4];
-      load<OfPanel>(left, x, 16 * kDown * (warp() / kWarpsAcross) + 16 * i, depth);
+      load<OfPanel, kRows>(left, x, 16 * kDown * (warp() / kWarpsAcross) + 16 * i, depth);
       for (int j = 0; j < kAcross; ++j) {
         const uint32_t(&pair)[4] = right[j / 2];
-        const uint32_t fragment[2] = {pair[j % 2], pair[j % 2 + 2]};
+        const uint32_t fragment[2] = {pair[j % 2 * 2], pair[j % 2 * 2 + 1]};
         multiply_add_16x8x16(Format{}, part[i][j], left, fragment);
       }
     }
   }
 
-  // Loads 16 rows from `top` on, 16 steps of the depth: matrices of the upper and the lower 8 rows, then the same 8
-  // steps deeper. For x that is the fragment that mma takes. For y, whose columns are these rows, it is two fragments:
-  // one of the even matrices, one of the odd.
-  template <typename OfPanel>
+  // Loads 16 rows from `top` on, 16 steps of the depth, in four matrices of 8 by 8. kRows, for x: the upper and the
+  // lower 8 rows, then the same 8 steps deeper, which is the fragment that mma takes. kColumns, for y, whose columns are
+  // these rows: the upper 8 rows and the same 8 steps deeper, then the lower ones, which are two fragments. A fragment
+  // whose registers are not neighbours is copied to ones that are, before each mma.
+  enum Order { kRows, kColumns };
+  template <typename OfPanel, Order kOrder>
   static __device__ void load(uint32_t (&out)[4], const Format* panel, int top, int depth) {
-    const int of_matrix = lane() % 8, lower = 8 * (lane() / 8 % 2), deeper = 8 * (lane() / 16);
+    const int second = 8 * (lane() / 8 % 2), later = 8 * (lane() / 16), of_matrix = lane() % 8;
+    const int lower = kOrder == kRows ? second : later, deeper = kOrder == kRows ? later : second;
     if constexpr (OfPanel::kDepthIsContiguous) {
       load_matrices(out, panel + OfPanel::at(top + lower + of_matrix, depth + deeper));
     } else {

@@ -118,11 +118,11 @@ struct GramTiles {
 template <typename Tile>
 constexpr int kGramBlocks = sizeof(typename Tile::Sum) == 8 ? 1 : Tile::kBlocks;
 
-// Where a thread's sums of the first product wait for the second one's, if registers are too few for both: at the end
-// of shared memory, of which a tile of tensor cores has a multiprocessor's alone.
+// Where a thread's sums of the first product wait for the second one's: registers are too few for both beside the
+// chunk's. A float64 block has a multiprocessor's registers alone.
 template <typename Tile>
 struct GramShared : TileShared<Tile> {
-  static constexpr bool kWaits = Tile::kSide > kTile;
+  static constexpr bool kWaits = sizeof(typename Tile::Sum) == 4;
   typename Tile::Sum waiting[kWaits ? Tile::kEntries : 1][kWaits ? Tile::kThreads : 1];
 };
 
