@@ -30,7 +30,7 @@ struct Shape {
   at::ScalarType compute_dtype = at::kFloat;
   kernels::MeasuredLayer measured_layer{};  // on which the costs of a device are measured
   std::optional<double> peak_tflops;
-  std::string commit, output;
+  std::string commit, output, trace;
 
   int64_t tokens_of(int64_t ranks) const { return ranks * microbatches * texts * length; }
 };

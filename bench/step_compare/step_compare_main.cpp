@@ -14,6 +14,7 @@
 
 #include "bench/step_compare/device_memory.h"
 #include "bench/step_compare/sides.h"
+#include "bench/step_compare/trace.h"
 #include "dp/planning/step_plan.h"
 #include "examples/gpt2/throughput.h"
 #include "fsdp/device_name.h"
@@ -198,6 +199,14 @@ int main(int argc, char** argv) try {
     return 0;
   }
   const Ratios ratios = measure(*mesh, shape, sides, batches);
+  if (!shape.trace.empty()) {
+    const auto traced = [&](auto& side, const std::string& name) {
+      const std::string rank = mesh->world_size() > 1 ? "." + std::to_string(mesh->rank()) : "";
+      if (side) gpt2::trace(mesh->device().is_cuda(), shape.trace + name + rank + ".json", [&] { side->step(batches); });
+    };
+    traced(sides.with, ".private");
+    traced(sides.without, ".plain");
+  }
   if (mesh->rank() != 0) return 0;
   const std::string text = result(*mesh, shape, sides, ratios).dump(2) + "\n";
   std::cout << text;
