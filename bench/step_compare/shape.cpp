@@ -47,7 +47,9 @@ Shape parse_shape(int argc, char** argv) {
                  "device's name, where that is listed")
       ->check(CLI::PositiveNumber);
   app.add_option("--commit", s.commit, "Goes into the result");
-  app.add_option("--trace", s.trace, "After the measurement, a step of each side in Chrome's trace format: FILE.private.json, FILE.plain.json");
+  app.add_option(
+      "--trace", s.trace,
+      "After the measurement, a step of each side in Chrome's trace format: FILE.private.json, FILE.plain.json");
   app.add_option("--output", s.output, "A file that gets the result as well");
   app.add_option("--recording", recording)
       ->check(CLI::IsMember({"automatic", "hold", "replay"}))

@@ -40,6 +40,7 @@ PlannedStep planned(fsdp::Mesh& mesh, const Shape& shape) {
                 .microbatches = shape.microbatches,
                 .shard_ranks = mesh.shape().shard,
                 .value_bytes = static_cast<int64_t>(c10::elementSize(shape.compute_dtype)),
+                .head_tile_bytes = dp::head_tile_bytes(mesh.device()),
                 .costs = dp::step_costs(mesh, shape.compute_dtype, /*known=*/"", shape.measured_layer)};
   const auto budget = dp::MemoryBudget::parse(shape.memory_budget);
   step.plan = dp::plan_step(step.blocks, step.shape, budget);

@@ -202,7 +202,8 @@ int main(int argc, char** argv) try {
   if (!shape.trace.empty()) {
     const auto traced = [&](auto& side, const std::string& name) {
       const std::string rank = mesh->world_size() > 1 ? "." + std::to_string(mesh->rank()) : "";
-      if (side) gpt2::trace(mesh->device().is_cuda(), shape.trace + name + rank + ".json", [&] { side->step(batches); });
+      if (side)
+        gpt2::trace(mesh->device().is_cuda(), shape.trace + name + rank + ".json", [&] { side->step(batches); });
     };
     traced(sides.with, ".private");
     traced(sides.without, ".plain");

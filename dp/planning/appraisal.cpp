@@ -39,7 +39,8 @@ double activations_of(const PlannedBlock& block, const BlockChoice& choice, cons
   for (size_t m = 0; m < block.matrices.size() && shape.records; ++m) {
     if (choice.recording[m] != Recording::kRecompute) continue;
     const int64_t rows = shape.units * shape.rows_per_unit, outputs = block.matrices[m].shape.outputs;
-    bytes -= kFloatBytes * rows_of(shape) * static_cast<double>(outputs - HeadTiles::width_of(rows, outputs));
+    bytes -= kFloatBytes * rows_of(shape) *
+             static_cast<double>(outputs - HeadTiles::width_of(rows, outputs, shape.head_tile_bytes));
   }
   return bytes;
 }

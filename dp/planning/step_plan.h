@@ -61,7 +61,9 @@ struct StepShape {
   double update_bytes = 0;   // that the optimizer's step takes for as long as it lasts: matrices on their way
   int64_t value_bytes = 4;   // of a gathered weight
   int64_t master_bytes = 4;  // of a master weight; a shard of other bytes than value_bytes is rounded before it is sent
-  bool records = true;       // false: the same step without privacy, which always accumulates
+  int64_t head_tile_bytes =
+      int64_t{32} << 20;  // of a head whose logits are computed again: head_tile_bytes() of the device
+  bool records = true;    // false: the same step without privacy, which always accumulates
   StepCosts costs{};
 };
 

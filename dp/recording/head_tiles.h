@@ -26,6 +26,9 @@ namespace ghostshard::dp {
 
 // The size of one tile, float32.
 inline constexpr int64_t kHeadTileBytes = int64_t{32} << 20;
+// A GPU is as fast with few large tiles, and its host launches some twenty operations for each.
+inline constexpr int64_t kDeviceTileBytes = int64_t{256} << 20;
+inline int64_t head_tile_bytes(at::Device device) { return device.is_cpu() ? kHeadTileBytes : kDeviceTileBytes; }
 // A tile that is made once stays in a CPU's cache from its product to the last look at it.
 inline constexpr int64_t kCachedTileBytes = int64_t{2} << 20;
 

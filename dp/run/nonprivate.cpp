@@ -2,20 +2,33 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <tuple>
+
 #include "dp/recording/head_tiles.h"
 
 namespace ghostshard::dp {
+namespace {
+
+// out += leftᵀ·right. 16-bit rows on a GPU go through its tensor cores, which sum in float32.
+void add_product(at::Tensor out, const at::Tensor& left, const at::Tensor& right) {
+  if (left.is_cuda() && left.scalar_type() != at::kFloat && left.scalar_type() == right.scalar_type()) {
+    at::Tensor product = at::empty_like(out);
+    out.add_(at::mm_out(product, left.t(), right, at::kFloat));
+  } else {
+    out.addmm_(exact_rows(left).t(), exact_rows(right));
+  }
+}
+
+}  // namespace
 
 void PlainRecorder::linear(const LinearUse& use, const at::Tensor& a_rows, const at::Tensor& g_rows,
                            const SegmentsPtr& /*segments*/) {
   const at::NoGradGuard no_grad;
-  const at::Tensor a = exact_rows(a_rows);
-  const at::Tensor g = exact_rows(g_rows);
   if (use.weight->trainable()) {
-    at::Tensor out = sums_.view(*use.weight);
-    use.stored_transposed ? out.addmm_(a.t(), g) : out.addmm_(g.t(), a);
+    const auto& [left, right] = use.stored_transposed ? std::tie(a_rows, g_rows) : std::tie(g_rows, a_rows);
+    add_product(sums_.view(*use.weight), left, right);
   }
-  if (use.bias != nullptr && use.bias->trainable()) sums_.view(*use.bias).add_(g.sum(0));
+  if (use.bias != nullptr && use.bias->trainable()) sums_.view(*use.bias).add_(exact_rows(g_rows).sum(0));
 }
 
 void PlainRecorder::embedding(const fsdp::Parameter& table, const at::Tensor& ids, const at::Tensor& g,
@@ -44,7 +57,7 @@ std::optional<TileLogits> PlainRecorder::takes_tiles(const fsdp::Parameter& weig
 void PlainRecorder::head_tile(const LinearUse& use, const at::Tensor& a, const std::shared_ptr<const HeadTiles>& tiles,
                               int64_t tile, const at::Tensor& g, const SegmentsPtr& /*segments*/) {
   const at::NoGradGuard no_grad;
-  sums_.view(*use.weight).narrow(0, tiles->first(tile), g.size(1)).addmm_(exact_rows(g).t(), exact_rows(a));
+  add_product(sums_.view(*use.weight).narrow(0, tiles->first(tile), g.size(1)), g, a);
 }
 
 PlainAccumulator::PlainAccumulator(fsdp::GroupedParameters& model, double divisor)

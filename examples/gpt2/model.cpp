@@ -189,7 +189,7 @@ at::Tensor Gpt2::row_losses(const TokenBatch& from_anywhere, const dp::RecorderP
   if (batch.loss_rows.defined()) x = x.index_select(0, batch.loss_rows);
   const at::Tensor normed = dp::layer_norm(ln_f_, x, config_.layer_norm_epsilon, batch.loss_segments, recorder);
   return dp::linear_cross_entropy(head_, normed, batch.targets, batch.loss_segments, recorder,
-                                  options_.head_tile_bytes);
+                                  options_.head_tile_bytes.value_or(dp::head_tile_bytes(model_->device())));
 }
 
 at::Tensor Gpt2::summed_unit_losses(const TokenBatch& from_anywhere, const dp::RecorderPtr& recorder) {

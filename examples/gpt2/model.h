@@ -37,7 +37,7 @@ struct ModelOptions {
   // How weights travel between ranks, and so which values layers compute with; null: as they are, in the compute dtype.
   std::shared_ptr<const fsdp::GatherCode> gather_code;
   std::shared_ptr<const fsdp::WeightRounding> weight_rounding;  // null: master weights in float32, else in bfloat16
-  int64_t head_tile_bytes = dp::kHeadTileBytes;                 // if a plan has the head recomputed
+  std::optional<int64_t> head_tile_bytes;                       // if a plan has the head recomputed; none: the device's
   // By block, from a step plan. Empty: embeddings and end stay gathered, transformer layers are gathered again.
   std::vector<fsdp::Residency> residency;
 };

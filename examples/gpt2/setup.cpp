@@ -175,6 +175,7 @@ PlannedStep planned_step(const Options& o, const Inputs& in, const ModelOptions&
   step.shape.update_bytes = optimizer_step_bytes(*in.rules, fsdp::ModelLayout(mesh, specs, options.gather_code.get()));
   step.shape.value_bytes = options.compute_dtype == at::kFloat ? 4 : 2;
   step.shape.master_bytes = options.weight_rounding ? 2 : 4;
+  step.shape.head_tile_bytes = dp::head_tile_bytes(mesh.device());
   step.shape.records = !o.non_private;
   step.plan = dp::plan_step(step.blocks, step.shape, dp::MemoryBudget::parse(o.memory_budget));
   return step;

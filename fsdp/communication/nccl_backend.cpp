@@ -31,6 +31,8 @@ void take_device(at::Device device) {
   // key repeats itself. cuBLAS reads its variable when it starts; a value that the user has set stays.
   ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*replace=*/0);  // NOLINT(concurrency-mt-unsafe): before threads
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
+  // Or LibTorch would fill every empty tensor, of which a step has thousands. Here none is read before it is written.
+  at::globalContext().setDeterministicFillUninitializedMemory(false);
 }
 
 std::string drivers_name(at::Device device) {

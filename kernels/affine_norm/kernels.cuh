@@ -15,7 +15,8 @@
 
 namespace ghostshard::kernels::device {
 
-// A warp reads neighbouring columns of one row. A layer of GPT-2 has 24 to 96 strips, so that a few units fill a device.
+// A warp reads neighbouring columns of one row. A layer of GPT-2 has 24 to 96 strips, so that a few units fill a
+// device.
 constexpr int kStripRows = 8;  // that are read at a time
 constexpr int kRowSumThreads = kStripColumns * kStripRows;
 
@@ -38,7 +39,8 @@ struct RowSumsOf {
 template <typename Element, typename Sum>
 __global__ void __launch_bounds__(kRowSumThreads) sum_rows(RowSumsOf<Element, Sum> p) {
   auto& shared = block_shared<RowSumShared>();
-  const int within = static_cast<int>(threadIdx.x) % kStripColumns, from = static_cast<int>(threadIdx.x) / kStripColumns;
+  const int within = static_cast<int>(threadIdx.x) % kStripColumns,
+            from = static_cast<int>(threadIdx.x) / kStripColumns;
   for (int64_t strip = blockIdx.x; strip < p.units.count * p.strips; strip += gridDim.x) {
     const int64_t unit = strip / p.strips, column = strip % p.strips * kStripColumns + within;
     const int64_t end = p.units.offsets[unit + 1];

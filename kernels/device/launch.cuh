@@ -46,9 +46,9 @@ void launch(const char* name, void (*kernel)(P...), const Grid& grid, Stream str
   config.dynamicSmemBytes = grid.shared_bytes;
   config.stream = stream;
   if (grid.shared_bytes > kSharedUnasked) {
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(grid.shared_bytes)),
-          name);
+    check(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(grid.shared_bytes)),
+        name);
   }
   check(cudaLaunchKernelEx(&config, kernel, arguments...), name);
 }

@@ -83,8 +83,8 @@ struct Panel {
     for (int line = 0; line < kLines; line += kApart) {
       const bool any = first_line + line < lines && present > 0;
       // An address that is never read must be valid nevertheless.
-      copy_async<kWidest>(kSamePlaces ? to + line * kLine : panel + at(first_line + line, element),
-                          any ? from : corner, any ? present * static_cast<int>(sizeof(Element)) : 0);
+      copy_async<kWidest>(kSamePlaces ? to + line * kLine : panel + at(first_line + line, element), any ? from : corner,
+                          any ? present * static_cast<int>(sizeof(Element)) : 0);
       from += kApart * view.stride;
     }
   }

@@ -71,7 +71,8 @@ struct TensorCoreTile {
   template <typename OfPanel>
   static __device__ void multiply_add(const Format* x, const Format* y, int depth, float (&part)[kDown][kAcross][4]) {
     uint32_t right[kAcross / 2][4];
-    for (int j = 0; j < kAcross / 2; ++j) load<OfPanel, kColumns>(right[j], y, 8 * kAcross * (warp() % kWarpsAcross) + 16 * j, depth);
+    for (int j = 0; j < kAcross / 2; ++j)
+      load<OfPanel, kColumns>(right[j], y, 8 * kAcross * (warp() % kWarpsAcross) + 16 * j, depth);
     for (int i = 0; i < kDown; ++i) {
       uint32_t left[4];
       load<OfPanel, kRows>(left, x, 16 * kDown * (warp() / kWarpsAcross) + 16 * i, depth);
@@ -84,9 +85,9 @@ struct TensorCoreTile {
   }
 
   // Loads 16 rows from `top` on, 16 steps of the depth, in four matrices of 8 by 8. kRows, for x: the upper and the
-  // lower 8 rows, then the same 8 steps deeper, which is the fragment that mma takes. kColumns, for y, whose columns are
-  // these rows: the upper 8 rows and the same 8 steps deeper, then the lower ones, which are two fragments. A fragment
-  // whose registers are not neighbours is copied to ones that are, before each mma.
+  // lower 8 rows, then the same 8 steps deeper, which is the fragment that mma takes. kColumns, for y, whose columns
+  // are these rows: the upper 8 rows and the same 8 steps deeper, then the lower ones, which are two fragments. A
+  // fragment whose registers are not neighbours is copied to ones that are, before each mma.
   enum Order { kRows, kColumns };
   template <typename OfPanel, Order kOrder>
   static __device__ void load(uint32_t (&out)[4], const Format* panel, int top, int depth) {

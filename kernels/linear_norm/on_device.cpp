@@ -79,8 +79,8 @@ void gram_norm(const at::Tensor& a, const at::Tensor& g, const Segments& segment
   const int64_t side = device::side_of(rows.a.element);
   const std::vector<int64_t> grams = gram_tiles_before(segments, side);
   const bool exact = a.scalar_type() == at::kDouble;
-  add_row_norms(rows, a, segments, grams,
-                exact ? PassingTiles{grams, {0}} : last_of(a, shape_of(a, g), segments, side), parts);
+  add_row_norms(rows, a, segments, grams, exact ? PassingTiles{grams, {0}} : last_of(a, shape_of(a, g), segments, side),
+                parts);
 }
 
 void passing_norm(const at::Tensor& a, const at::Tensor& g, const Segments& segments, const NormParts& parts) {

@@ -1,4 +1,5 @@
-// The clipped sum on the device. Every element of a part of the units is summed by one thread in the order of the units.
+// The clipped sum on the device. Every element of a part of the units is summed by one thread in the order of the
+// units.
 #pragma once
 
 #include <cuda_runtime.h>

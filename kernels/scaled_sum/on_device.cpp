@@ -5,8 +5,8 @@
 
 #include "kernels/device/placement.h"
 #include "kernels/device/rounding.h"
-#include "kernels/device/tiles.h"
 #include "kernels/device/tensors.h"
+#include "kernels/device/tiles.h"
 #include "kernels/host/checks.h"
 #include "kernels/scaled_sum/device.h"
 
@@ -19,7 +19,8 @@ namespace {
 int64_t parts_of_units(device::ElementType element, int64_t outputs, int64_t inputs, int64_t units) {
   constexpr int64_t kBlocks = 528, kMostParts = 8;
   const int64_t tiles = device::rectangle_tiles(outputs, inputs, device::side_of(element));
-  return std::clamp<int64_t>(device::ceil_div(kBlocks, std::max<int64_t>(tiles, 1)), 1, std::clamp<int64_t>(units, 1, kMostParts));
+  return std::clamp<int64_t>(device::ceil_div(kBlocks, std::max<int64_t>(tiles, 1)), 1,
+                             std::clamp<int64_t>(units, 1, kMostParts));
 }
 
 }  // namespace
