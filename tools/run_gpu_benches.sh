@@ -66,10 +66,10 @@ step() {
   bench "step_$1_T$2_$3" build/cuda/bin/step_compare --device cuda --commit "$commit" --output OUT --model "$1" \
     --length "$2" --texts $((8192 / $2)) --compute-dtype "$3" "${@:4}"
 }
-# Six engines share the device's memory, so that half of the rows must do.
+# Five engines share the device's memory, so that half of the rows must do.
 peers() {
-  bench "peers_124M_T$1" .venv/bin/python bench/peers.py --device cuda --output OUT --shapes "124M_T$1" \
-    --texts $((4096 / $1)) "${@:2}"
+  bench "peers_124M_T$1_$2" .venv/bin/python bench/peers.py --device cuda --output OUT --shapes "124M_T$1" \
+    --texts $((4096 / $1)) --compute-dtype "$2" "${@:3}"
 }
 kernels() {
   bench "kernels_$1" build/cuda/bin/device_kernels --device cuda --commit "$commit" --benchmark_out=OUT \
@@ -79,15 +79,16 @@ kernels() {
 if [ -n "$short" ]; then
   step 124M 1024 bfloat16 --microbatches 2 --repeats 3
   kernels 124M --dtypes float32 bfloat16 --repeats 5
-  peers 1024 --microbatches 1 --repeats 2
+  peers 1024 bfloat16 --microbatches 1 --repeats 2
 else
   # What says most comes first, in case that the time does not reach.
   for length in 1024 100; do
     for dtype in bfloat16 float32; do step 124M $length $dtype; done
   done
   kernels 124M
-  peers 1024 --repeats 5
-  peers 100 --repeats 5
+  for dtype in bfloat16 float32; do
+    for length in 1024 100; do peers $length $dtype --repeats 5; done
+  done
   for model in 355M 774M; do
     for length in 1024 100; do step $model $length bfloat16; done
     kernels $model

@@ -82,23 +82,24 @@ def test_with_a_gpu_every_bench_leaves_its_result(tree):
     assert {file.name for file in tree.results.iterdir()} == {
         *(f"step_124M_T{length}_{dtype}.json" for length in (100, 1024) for dtype in ("float32", "bfloat16")),
         *(f"step_{model}_T{length}_bfloat16.json" for model in ("355M", "774M") for length in (100, 1024)),
-        *(f"kernels_{model}.json" for model in ("124M", "355M", "774M")), "peers_124M_T100.json", "peers_124M_T1024.json",
+        *(f"kernels_{model}.json" for model in ("124M", "355M", "774M")),
+        *(f"peers_124M_T{length}_{dtype}.json" for length in (100, 1024) for dtype in ("bfloat16", "float32")),
     }  # fmt: skip
     benches = [call for call in calls if call.startswith(("step_compare ", "device_kernels ")) or "peers.py" in call]
-    assert len(benches) == 13 and all("--device cuda" in call for call in benches)
+    assert len(benches) == 15 and all("--device cuda" in call for call in benches)
     assert all("|cuda/python|" in call for call in of(calls, "peers.py"))
 
 
 def test_a_short_run_has_one_of_each(tree):
     _, calls = tree("run_gpu_benches.sh", "--short")
     assert sorted(file.name for file in tree.results.iterdir()) == [
-        "kernels_124M.json", "peers_124M_T1024.json", "step_124M_T1024_bfloat16.json",
+        "kernels_124M.json", "peers_124M_T1024_bfloat16.json", "step_124M_T1024_bfloat16.json",
     ]  # fmt: skip
 
 
 def test_a_bench_that_fails_is_counted_and_the_others_run(tree):
     done, _ = tree("run_gpu_benches.sh", "--short", FAILS="peers.py")
-    assert done.returncode == 1 and "peers_124M_T1024: failed with status 1" in done.stdout
+    assert done.returncode == 1 and "peers_124M_T1024_bfloat16: failed with status 1" in done.stdout
     assert "0 left out or ended, 1 failed" in done.stdout
     assert (tree.results / "kernels_124M.json").exists()
 

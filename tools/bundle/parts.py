@@ -68,10 +68,10 @@ def benches_of(device: str, machine: Machine, results: Path) -> list[Part]:
         command = ("device_kernels", "--device", device, "--commit", commit, f"--benchmark_out={results / name}.json")
         return Part(name, "bench", limit, (*command, "--benchmark_out_format=json", "--models", model, *words))
 
-    def python(shape: str, texts: int, limit: int, *words: str) -> Part:
-        name = f"peers_{shape}"
+    def python(shape: str, texts: int, dtype: str, limit: int, *words: str) -> Part:
+        name = f"peers_{shape}_{dtype}"
         command = (sys.executable, peers, "--device", device, "--output", f"{results / name}.json", "--shapes", shape)
-        return Part(name, "bench", limit, (*command, "--texts", str(texts), *words), needs=needs)
+        return Part(name, "bench", limit, (*command, "--texts", str(texts), "--compute-dtype", dtype, *words), needs=needs)
 
     if device == "cpu":  # that they run; a CPU's figures come from `make bench`
         tiny = ("--layers", "1", "--width", "32", "--heads", "2", "--vocab", "64", "--texts", "2", "--microbatches", "2",
@@ -79,7 +79,7 @@ def benches_of(device: str, machine: Machine, results: Path) -> list[Part]:
         return [
             step("tiny", 16, "float32", 60, *tiny),
             kernels("124M", 180, "--lengths", "8", "--rows", "16", "--repeats", "1", "--copy-mib", "1", "--most-gib", "0.01"),
-            python("21M_T100", 1, 240, "--microbatches", "1", "--repeats", "1", "--engines", "fsdp2", "ghostshard"),
+            python("21M_T100", 1, "float32", 240, "--microbatches", "1", "--repeats", "1", "--engines", "fsdp2", "ghostshard"),
         ]
     # Texts fill about 8,192 rows of a microbatch; six engines share the device's memory, so half of them must do.
     steps = [
@@ -90,5 +90,6 @@ def benches_of(device: str, machine: Machine, results: Path) -> list[Part]:
     ]
     return [
         *steps, *(kernels(model, limit) for model, limit in (("124M", 100), ("355M", 130), ("774M", 150))),
-        *(python(f"124M_T{length}", 4096 // length, 140, "--repeats", "5") for length in (1024, 100)),
+        *(python(f"124M_T{length}", 4096 // length, dtype, 140, "--repeats", "5")
+          for dtype in ("bfloat16", "float32") for length in (1024, 100)),
     ]  # fmt: skip
