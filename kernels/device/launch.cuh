@@ -53,6 +53,14 @@ void launch(const char* name, void (*kernel)(P...), const Grid& grid, Stream str
   check(cudaLaunchKernelEx(&config, kernel, arguments...), name);
 }
 
+// That a block may ask for on this device: 99 KiB (sm_86, sm_89, sm_120) to 227 KiB (sm_90, sm_100).
+inline size_t most_shared_bytes() {
+  int device = 0, bytes = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "cudaDeviceGetAttribute");
+  return static_cast<size_t>(bytes);
+}
+
 // The blocks of work if each thread takes one element.
 inline int64_t blocks_of(int64_t elements, int threads) { return (elements + threads - 1) / threads; }
 

@@ -96,8 +96,7 @@ struct Panel {
     const int lines = at_most(kLines, kDepthIsContiguous ? view.extent : depth - begin);
     const int line_end = at_most(kLine, kDepthIsContiguous ? depth - begin : view.extent);
     const Element* first = view.first + (kDepthIsContiguous ? begin : begin * view.stride);
-    // A thread that waits for its loads waits for several at a time, if the tile leaves registers for that.
-    GHOSTSHARD_UNROLL(kBytes < 4 && kThreads <= 128 ? 4 : 1)
+    GHOSTSHARD_UNROLL(1)
     for (int i = static_cast<int>(threadIdx.x); i < kLines * kAcross; i += kThreads) {
       const int line = i / kAcross, element = i % kAcross * kEach;
       const bool any = line < lines && element < line_end;

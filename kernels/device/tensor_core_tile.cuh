@@ -14,7 +14,7 @@
 
 namespace ghostshard::kernels::device {
 
-template <typename Format>
+template <typename Format, int kStepDepth = 64, int kStages = 3>
 struct TensorCoreTile {
   using Sum = float;
   static constexpr int kSide = kTensorCoreTile;
@@ -25,13 +25,13 @@ struct TensorCoreTile {
   static constexpr int kEntries = kDown * kAcross * 4;
   static constexpr int kBlocks = 1;  // for which registers must leave room on a multiprocessor
   static_assert(2 * 16 * kDown == kSide && kWarpsAcross * 8 * kAcross == kSide);
-  static constexpr int kDepth = 64;
+  static constexpr int kDepth = kStepDepth;
   static constexpr int kFragmentDepth = 16;
   static_assert(kChunk % kDepth == 0);
 
   // A warp's 64 × 32 entries do 21 operations for each byte read from shared memory, and the tile 64 for each byte from
-  // beyond it. Three stages, 96 KiB, copy two steps ahead.
-  using Storage = ProductRing<Format, kDepth, 3, kSide>;
+  // beyond it. Three stages of 64 steps of the depth, 96 KiB, copy two steps ahead.
+  using Storage = ProductRing<Format, kDepth, kStages, kSide>;
 
   static __device__ int row(int entry) {
     return 16 * kDown * (warp() / kWarpsAcross) + 16 * (entry / 4 / kAcross) + 8 * (entry % 4 / 2) + lane() / 4;
@@ -43,7 +43,8 @@ struct TensorCoreTile {
   // Called by all threads of the block. The storage may be used again at once.
   template <typename View>
   static __device__ void product(Storage& storage, const View& x, const View& y, int64_t depth, Sum (&sums)[kEntries]) {
-    constexpr int kSwizzle = 1;  // eight lines are read at a time, and each fills the banks
+    // Eight lines are read at a time: each fills the banks, or two lines of 64 bytes do.
+    constexpr int kSwizzle = View::kDepthIsContiguous && kDepth == 32 ? 2 : 1;
     float part[kDown][kAcross][4] = {};
     for (Sum& sum : sums) sum = 0;
     const auto multiply = [&](const Format* left, const Format* right, int64_t k) {

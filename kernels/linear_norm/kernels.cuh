@@ -114,7 +114,7 @@ struct GramTiles {
 };
 
 // Registers hold the sums of two products at a time. In float64 that leaves room for one block only; its eight warps of
-// 16 independent sums for a thread keep the float64 units busy.
+// 16 independent sums each keep the float64 units busy.
 template <typename Tile>
 constexpr int kGramBlocks = sizeof(typename Tile::Sum) == 8 ? 1 : Tile::kBlocks;
 
@@ -265,7 +265,6 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) gradient_tiles(
     Tile::product(shared.tile, rows.columns_of_g(begin, top), rows.columns_of_a(begin, left), length, sums);
 
     // The tile's corner once more, and the entries' places in 32 bits: during the product its sums need the registers.
-
     const TileIndex again = rectangle_index(computed_here(tile) - p.tiles.first[unit], rows.inputs, Tile::kSide);
     int64_t corner = (unit * rows.outputs + again.row * Tile::kSide) * rows.inputs + again.column * Tile::kSide;
     const int64_t down = rows.outputs - again.row * Tile::kSide, across = rows.inputs - again.column * Tile::kSide;

@@ -12,6 +12,10 @@
 namespace ghostshard::kernels::device {
 namespace {
 
+// A tile of tensor cores whose sums can wait within the 99 KiB that every device since sm_80 gives a block that asks.
+template <typename Element>
+using FrugalGramTile = TensorCoreTile<Element, 32, 2>;
+
 template <typename Element, typename Tile>
 // NOLINTNEXTLINE(readability-non-const-parameter): the kernel writes partials
 void launch_gram_tiles(const UnitRowsWork& work, const UnitTiles& tiles, double* partials, Stream stream) {
@@ -126,7 +130,13 @@ void add_gram_norms(const UnitRowsWork& work, const UnitTiles& tiles, double* pa
   visit_element(work.a.element, [&](auto element) {
     using Element = decltype(element);
     if constexpr (!std::is_same_v<Element, double>) {
-      launch_gram_tiles<Element, TileFor<Element>>(work, tiles, partials, stream);
+      if constexpr (std::is_same_v<Element, float>) {
+        launch_gram_tiles<Element, TileFor<Element>>(work, tiles, partials, stream);
+      } else if (most_shared_bytes() >= sizeof(GramShared<TileFor<Element>>)) {
+        launch_gram_tiles<Element, TileFor<Element>>(work, tiles, partials, stream);
+      } else {
+        launch_gram_tiles<Element, FrugalGramTile<Element>>(work, tiles, partials, stream);
+      }
       launch_gram_finish(work, tiles, partials, parts, float32_arithmetic(work), stream);
     }
   });

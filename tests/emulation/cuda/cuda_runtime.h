@@ -2,6 +2,7 @@
 // file instead of CUDA's own header. Names and meanings are CUDA's; the execution is in executor.h.
 #pragma once
 
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -65,21 +66,24 @@ inline const char* cudaGetErrorString(cudaError_t) { return "invalid configurati
 struct CUstream_st;
 using cudaStream_t = CUstream_st*;
 
-enum cudaDeviceAttr { cudaDevAttrMaxGridDimX };
+enum cudaDeviceAttr { cudaDevAttrMaxGridDimX, cudaDevAttrMaxSharedMemoryPerBlockOptin };
 inline cudaError_t cudaGetDevice(int* device) {
   *device = 0;
   return cudaSuccess;
 }
 // A device that takes few blocks, so that kernels have to loop.
 constexpr int kEmulatedMostBlocks = 5;
-inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
-  *value = kEmulatedMostBlocks;
+// What a block may ask for: that of sm_80 and that of sm_86 in turn, so that kernels for both run.
+constexpr size_t kEmulatedMostShared = size_t{163} * 1024, kEmulatedLeastShared = size_t{99} * 1024;
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  static std::atomic<unsigned> asked = 0;
+  *value = attribute == cudaDevAttrMaxGridDimX
+               ? kEmulatedMostBlocks
+               : static_cast<int>(asked++ % 2 == 0 ? kEmulatedMostShared : kEmulatedLeastShared);
   return cudaSuccess;
 }
 
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
-// As sm_80 to sm_100 have at least; sm_86 has less.
-constexpr size_t kEmulatedMostShared = size_t{163} * 1024;
 // By kernel, of the launches of this thread.
 inline std::unordered_map<void*, size_t>& emulated_shared_bytes() {
   thread_local std::unordered_map<void*, size_t> asked;

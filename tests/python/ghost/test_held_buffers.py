@@ -8,6 +8,8 @@ import torch
 from private_run import Run
 from torch import nn
 
+from ghostshard.ghost.checks.held_buffers import HeldBuffers
+
 REFUSED = "is not what the last forward left"
 
 
@@ -133,3 +135,16 @@ def test_what_a_forward_does_to_its_buffers_is_its_own():
     run = Run(model=Turning(), attribution_check=False)
     trained(run, nothing)
     assert run.charged == 5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn], ids=str)
+def test_what_an_evaluation_writes_is_seen_in_every_type(dtype):
+    model = nn.Module()
+    model.register_buffer("mean", torch.zeros(6).to(dtype))
+    buffers = HeldBuffers(model)
+    buffers.looked_on(buffers.look_on())
+    assert buffers.changed() == ""
+    before = buffers.look_on()
+    model.mean.copy_(torch.arange(6.0).to(dtype))
+    buffers.looked_on(before)
+    assert "buffer 'mean'" in buffers.changed()

@@ -17,4 +17,9 @@ def own_part(value: torch.Tensor) -> torch.Tensor:
         return value.to_local()
 
 
-__all__ = ["own_part"]
+def comparable(value: torch.Tensor) -> torch.Tensor:
+    """The same values in a type that operations know: few do 8-bit floating-point numbers."""
+    return value.float() if value.element_size() == 1 and value.is_floating_point() else value
+
+
+__all__ = ["comparable", "own_part"]

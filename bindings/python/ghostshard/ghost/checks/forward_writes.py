@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from ..layout import Layout
-from ..own_part import own_part
+from ..own_part import comparable, own_part
 from .compared import post_processed, same
 from .merged_adapters import has_adapters
 
@@ -74,7 +74,7 @@ class ForwardWrites:
 
     @torch.no_grad()
     def _sample(self) -> torch.Tensor:
-        found = [each.float() if each.element_size() == 1 and each.is_floating_point() else each for each in self._own()]
+        found = [comparable(each) for each in self._own()]
         return torch.cat([each.cpu() for each in found] if len({each.device for each in found}) > 1 else found)
 
     def _own(self) -> list[torch.Tensor]:

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from ..layout import Layout
-from ..own_part import own_part
+from ..own_part import comparable, own_part
 from ..provenance import Drawn
 from .compared import post_processed, same
 from .forward_writes import ForwardWrites
@@ -164,7 +164,7 @@ class HeldWeights:
             if rows.numel() < end:  # a part of another size is not what it was
                 places = places.clamp(max=rows.numel() - 1) if rows.numel() else places[:0]
             at = rows.index_select(0, places)
-            found.append(at.float() if at.is_floating_point() and at.element_size() == 1 else at)
+            found.append(comparable(at))
         if len({each.device for each in found}) > 1:
             found = [each.cpu() for each in found]
         return Sample(torch.cat(found), [each.numel() for each in found])

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.optim import optimizer as of_torch
 
 from ..layout import Layout
+from ..own_part import own_part
 from ..provenance import Drawn
 from .held_weights import HeldWeights
 
@@ -185,13 +185,13 @@ class _Noted:
 
     def __init__(self, name: str, gradient: torch.Tensor, *, copied: bool):
         self.name = name
-        rows = _local(gradient)
+        rows = own_part(gradient)
         self._rows, self._version = rows, rows._version
         self._copy = rows.clone() if copied else None
 
     def changed(self, gradient: torch.Tensor) -> bool:
         """Other than by a factor, or by a bound on its elements."""
-        now = _local(gradient)
+        now = own_part(gradient)
         if self._copy is None:
             return now.data_ptr() != self._rows.data_ptr() or now._version != self._version or now.shape != self._rows.shape
         before = self._copy
@@ -207,11 +207,7 @@ def _closure(args: tuple, kwargs: dict) -> Any:
 
 def _all_zero(parameters: list[torch.Tensor]) -> bool:
     """Nothing of a record is in such gradients. Of each rank's own rows: a rank that steps with others is refused there."""
-    return not any(_local(parameter.grad).count_nonzero().item() for parameter in parameters)
-
-
-def _local(gradient: torch.Tensor) -> torch.Tensor:
-    return gradient.to_local() if isinstance(gradient, DTensor) else gradient
+    return not any(own_part(parameter.grad).count_nonzero().item() for parameter in parameters)
 
 
 def _scaled(now: torch.Tensor, before: torch.Tensor) -> bool:

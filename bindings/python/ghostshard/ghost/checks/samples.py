@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from ..own_part import comparable
+
 _MOST = 64  # elements of a tensor, side by side
 
 
@@ -51,11 +53,10 @@ class Samples:
 
 
 def _some_of(value: torch.Tensor) -> torch.Tensor:
-    """At places that follow from the extent alone. A view, of a tensor without gaps; of bytes, of types that few operations know."""
+    """At places that follow from the extent alone. A view, of a tensor without gaps."""
     size = value.numel()
     first = size // 3 if size > 2 * _MOST else 0
-    part = value.reshape(-1).narrow(0, first, min(_MOST, size - first))
-    return part.view(torch.uint8) if part.element_size() == 1 and part.is_floating_point() else part
+    return comparable(value.reshape(-1).narrow(0, first, min(_MOST, size - first)))
 
 
 __all__ = ["Samples"]

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from ..._native import load
+from ..own_part import own_part
 from ..tensor_trees import tensors_in
 from .drawn import Drawn, Memory, Origin, remember_mixed, shares_what_is_lost, version_of
 
@@ -37,7 +37,7 @@ def refuse_parameters(written: list[torch.Tensor]) -> None:
 
 def _private_memories() -> set[int]:
     parameters = [entry.parameter for layout in list(_PRIVATE.values()) for entry in layout.parameters]
-    return _memories([each.to_local() if isinstance(each, DTensor) else each for each in parameters])
+    return _memories([own_part(each) for each in parameters])
 
 
 def _memories(tensors: list[torch.Tensor]) -> set[int]:
