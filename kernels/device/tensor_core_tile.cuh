@@ -79,7 +79,8 @@ struct TensorCoreTile {
       load<OfPanel, kRows>(left, x, 16 * kDown * (warp() / kWarpsAcross) + 16 * i, depth);
       for (int j = 0; j < kAcross; ++j) {
         const uint32_t(&pair)[4] = right[j / 2];
-        const uint32_t fragment[2] = {pair[j % 2 * 2], pair[j % 2 * 2 + 1]};
+        const int first = j % 2 == 0 ? 0 : 2;
+        const uint32_t fragment[2] = {pair[first], pair[first + 1]};
         multiply_add_16x8x16(Format{}, part[i][j], left, fragment);
       }
     }
