@@ -3,6 +3,9 @@
 
 #include <ATen/ATen.h>
 
+#include <cstdint>
+#include <span>
+
 #include "kernels/gaussian.h"
 
 namespace ghostshard::kernels {
@@ -13,5 +16,16 @@ void add_gaussian(const ChaChaKey& key, uint32_t parameter, uint64_t first, floa
 // out has them.
 void add_gaussian(const ChaChaKey& key, uint32_t parameter, uint64_t first, float scale, at::Tensor out, int64_t offset,
                   int64_t count);
+
+// Elements `first` up to first + count (exclusive) of a parameter, which stand in a tensor from `offset` on.
+struct GaussianPart {
+  uint32_t parameter;
+  uint64_t first;
+  int64_t offset;
+  int64_t count;
+};
+
+// The same for parts of several parameters: on a device one launch for many of them.
+void add_gaussian(const ChaChaKey& key, std::span<const GaussianPart> parts, float scale, const at::Tensor& out);
 
 }  // namespace ghostshard::kernels

@@ -41,6 +41,7 @@ void add_gram_norms(const UnitRowsWork&, const UnitTiles&, double*, const Parts&
 void hold_gradients(const GradientWork&, void*, bool, const Parts&, Stream) { refuse("hold_gradients"); }
 void add_passing_norms(const GradientWork&, const UnitRowsWork&, const Parts&, Stream) { refuse("add_passing_norms"); }
 void norm_upper_bounds(const Parts&, int64_t, double*, Stream) { refuse("norm_upper_bounds"); }
+void sums_of_norm_bounds(const Parts&, int64_t, int64_t, double*, Stream) { refuse("sums_of_norm_bounds"); }
 void add_scaled_held(ElementType, const void*, const float*, int64_t, int64_t, void*, Stream) {
   refuse("add_scaled_held");
 }
@@ -71,9 +72,7 @@ void clip_factors(const double*, int64_t, double, float*, Stream) { refuse("clip
 void fingerprint_chunks_of(const void*, int64_t, uint64_t, uint64_t*, Stream) { refuse("fingerprint_chunks_of"); }
 void fingerprint_join(const uint64_t*, int64_t, uint64_t*, Stream) { refuse("fingerprint_join"); }
 int64_t fingerprint_chunks(int64_t) { refuse("fingerprint_chunks"); }
-void add_gaussian(const ChaChaKeyWords&, uint32_t, uint64_t, float, float*, uint64_t, Stream) {
-  refuse("add_gaussian");
-}
+void add_gaussian(const ChaChaKeyWords&, std::span<const GaussianRange>, float, Stream) { refuse("add_gaussian"); }
 void adamw_coded(const AdamWTerms&, CodeSign, float*, const float*, const CodedMoments&, int64_t, Stream) {
   refuse("adamw_coded");
 }

@@ -25,11 +25,16 @@ struct NormParts {
   at::Tensor sum_error;  // float64 [U]: gamma of that later sum: ‖computed G_u‖ ≤ ‖exact G_u‖ + sum_error·mass.
 
   static NormParts zeros(int64_t units, at::Device device = at::kCPU);
+  // Those of one parameter, if these are of several, `units` of each, one after the other. Views.
+  NormParts of(int64_t parameter, int64_t units) const;
 };
 
 // Upper bound of ‖computed G_u‖²: (sqrt(max(value,0) + value_error) + sum_error·mass)², float64 [U] on the parts'
 // device. Anything non-finite in a unit's parts gives +infinity for that unit, never NaN. So does a mass from 2^126 on:
 // the float32 sum of such rows might overflow on its way.
 at::Tensor norm_upper_bound_sq(const NormParts& parts);
+// The sum of these bounds over the parameters, in their order, float64 [units]. parts: of several parameters, `units`
+// of each, one after the other. (A parameter that was not used has zeros, and adds nothing.)
+at::Tensor sum_of_norm_bounds(const NormParts& parts, int64_t units);
 
 }  // namespace ghostshard::kernels

@@ -88,7 +88,8 @@ std::shared_ptr<Tape> Clipper::record(int64_t units, std::shared_ptr<const Recor
   if (const auto open = open_.lock(); open != nullptr && !open->closed_) {
     throw std::logic_error("one microbatch at a time: add() or drop the previous tape before recording the next");
   }
-  auto tape = std::make_shared<Tape>(units, memory_, options_.recording, std::move(planned), std::move(model));
+  auto tape = std::make_shared<Tape>(units, static_cast<int64_t>(model_.parameters().size()), memory_,
+                                     options_.recording, std::move(planned), std::move(model));
   open_ = tape;
   return tape;
 }

@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "kernels/gaussian_tensor.h"
 
@@ -142,13 +143,17 @@ at::Tensor GaussianMechanism::start_slice(const fsdp::FlatGroup& group) {
 
 void GaussianMechanism::add_own_noise(const fsdp::FlatGroup& group, const at::Tensor& slice,
                                       const kernels::ChaChaKey& key, float scale) const {
+  std::vector<kernels::GaussianPart> parts;
   for (const fsdp::OwnedRange& range : group.owned()) {
     const fsdp::Parameter& parameter = *group.parameters()[static_cast<size_t>(range.tensor)];
     for (const fsdp::ElementRun& run : parameter.whole_runs(range.first, range.count)) {
-      kernels::add_gaussian(key, parameter.id(), static_cast<uint64_t>(run.whole_first), scale, slice,
-                            range.shard_offset + (run.first - range.first), run.count);
+      parts.push_back({.parameter = parameter.id(),
+                       .first = static_cast<uint64_t>(run.whole_first),
+                       .offset = range.shard_offset + (run.first - range.first),
+                       .count = run.count});
     }
   }
+  kernels::add_gaussian(key, parts, scale, slice);
 }
 
 void GaussianMechanism::begin_streaming(ClippedSum& sum) {

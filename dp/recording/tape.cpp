@@ -34,9 +34,10 @@ void Tape::add_cross_term(const Lookup& lookup, const Rows& head, kernels::NormP
   if (summed != h.scalar_type()) kernels::raise_tied_pair_sum_error(summed, *head.segments, *lookup.segments, parts);
 }
 
-Tape::Tape(int64_t units, std::shared_ptr<HoldMemory> memory, RecordingChoice choice,
+Tape::Tape(int64_t units, int64_t parameters, std::shared_ptr<HoldMemory> memory, RecordingChoice choice,
            std::shared_ptr<const RecordingPlan> planned, std::shared_ptr<const fsdp::GroupedParameters> model)
     : units_(units),
+      parameters_(parameters),
       memory_(std::move(memory)),
       choice_(choice),
       planned_(std::move(planned)),
@@ -54,6 +55,7 @@ void Tape::require_open() const {
 
 void Tape::give_up() {
   entries_.clear();
+  parts_ = {};
   closed_ = true;
 }
 
@@ -85,7 +87,9 @@ Tape::Entry& Tape::entry(const fsdp::Parameter& parameter) {
                              "' more often");
     }
     found.parameter = &parameter;
-    found.parts = kernels::NormParts::zeros(units_, memory_->device());
+    // Those of all parameters at once: on a device each tensor of zeros is a kernel.
+    if (!parts_.value.defined()) parts_ = kernels::NormParts::zeros(parameters_ * units_, memory_->device());
+    found.parts = parts_.of(parameter.id(), units_);
   }
   return found;
 }

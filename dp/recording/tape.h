@@ -49,10 +49,10 @@ enum class RecordingChoice { kAutomatic, kHold, kReplay, kTwoPass };
 
 class Tape final : public Recorder {
  public:
-  // units: U of this microbatch (0 allowed). The memory serves one tape at a time. planned: overrules choice; its owner
-  // may still change it in forward. model: that of all parameters that are reported, kept for as long as the graph
-  // keeps the tape; null if its owner keeps it for longer.
-  Tape(int64_t units, std::shared_ptr<HoldMemory> memory, RecordingChoice choice,
+  // units: U of this microbatch (0 allowed). parameters: of the model. The memory serves one tape at a time. planned:
+  // overrules choice; its owner may still change it in forward. model: that of all parameters that are reported, kept
+  // for as long as the graph keeps the tape; null if its owner keeps it for longer.
+  Tape(int64_t units, int64_t parameters, std::shared_ptr<HoldMemory> memory, RecordingChoice choice,
        std::shared_ptr<const RecordingPlan> planned, std::shared_ptr<const fsdp::GroupedParameters> model = nullptr);
 
   void require_open() const override;
@@ -147,12 +147,14 @@ class Tape final : public Recorder {
   static void add_entry(Entry& book, const GroupFactors& factors, fsdp::GradientBuffers& sums);
 
   int64_t units_;
+  int64_t parameters_;  // of the model
   // Autograd's graph keeps the tape, and may outlive everybody else: what it refers to while it is open is its own.
   std::shared_ptr<HoldMemory> memory_;
   RecordingChoice choice_;
   std::shared_ptr<const RecordingPlan> planned_;
   std::shared_ptr<const fsdp::GroupedParameters> model_;
   std::map<uint32_t, Entry> entries_;      // by parameter id: a fixed order of summation
+  kernels::NormParts parts_;               // of all parameters by id, from the first report on; an entry's are views
   std::map<uint32_t, LookedUp> ahead_;     // lookups in tables whose head will come by tiles that are recomputed
   std::set<uint32_t> with_tiles_;          // heads that were told to keep their tiles, in the pass at hand
   int backward_ = -1;                      // autograd's number of the backward pass this tape belongs to

@@ -12,8 +12,10 @@ namespace ghostshard::dp {
 
 at::Tensor Tape::squared_norms(bool shared_too) const {
   at::Tensor total = at::zeros({units_}, at::dtype(at::kDouble).device(memory_->device()));
+  if (entries_.empty()) return total;
+  if (shared_too) return kernels::sum_of_norm_bounds(parts_, units_);
   for (const auto& [id, book] : entries_) {
-    if (shared_too || book.parameter->cut()) total.add_(kernels::norm_upper_bound_sq(book.parts));
+    if (book.parameter->cut()) total.add_(kernels::norm_upper_bound_sq(book.parts));
   }
   return total;
 }

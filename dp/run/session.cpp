@@ -315,16 +315,17 @@ std::vector<at::Tensor> Session::release() {
     for (const auto& group : model_->groups()) {
       if (!group->trainable()) continue;
       const at::Tensor slice = gradient.slices().shard(*group);
-      for (const fsdp::Parameter* each : group->parameters()) {
-        auto none = each->shape();
-        none.front() = 0;  // some ranks own no rows of a small parameter
-        owned[each->id()] = at::zeros(none, at::dtype(at::kFloat).device(device()));
-      }
       for (const fsdp::OwnedRange& range : group->owned()) {
         const fsdp::Parameter& of = *group->parameters()[static_cast<size_t>(range.tensor)];
         auto shape = of.shape();
         shape.front() = range.count / (of.numel() / shape.front());
         owned[of.id()] = slice.narrow(0, range.shard_offset, range.count).view(shape);
+      }
+      for (const fsdp::Parameter* each : group->parameters()) {
+        if (owned[each->id()].defined()) continue;
+        auto none = each->shape();
+        none.front() = 0;  // some ranks own no rows of a small parameter
+        owned[each->id()] = at::empty(none, at::dtype(at::kFloat).device(device()));
       }
     }
   }

@@ -5,8 +5,10 @@
 
 #include <ATen/ATen.h>
 
+#include <span>
+
 #include "kernels/coded_weights.h"
-#include "kernels/gaussian.h"
+#include "kernels/gaussian_tensor.h"
 #include "kernels/norm_parts.h"
 #include "kernels/quantised_moments.h"
 #include "kernels/segments.h"
@@ -51,11 +53,11 @@ uint64_t sum_of_bits(const at::Tensor& a, const at::Tensor& g);
 
 // kernels/norm_parts.h
 at::Tensor norm_upper_bound_sq(const NormParts& parts);
+at::Tensor sum_of_norm_bounds(const NormParts& parts, int64_t units);
 
 // kernels/clip_factors.h, kernels/gaussian_tensor.h: the caller has checked the tensors.
 at::Tensor clip_factors(const at::Tensor& squared_norms, double limit);
-void add_gaussian(const ChaChaKey& key, uint32_t parameter, uint64_t first, float scale, const at::Tensor& out,
-                  int64_t offset, int64_t elements);
+void add_gaussian(const ChaChaKey& key, std::span<const GaussianPart> parts, float scale, const at::Tensor& out);
 
 // kernels/quantised_moments.h: the caller has checked the tensors.
 void adamw_step(const AdamWTerms& terms, CodeSign second_sign, const at::Tensor& weights, const at::Tensor& gradient,

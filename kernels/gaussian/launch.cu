@@ -6,15 +6,23 @@
 
 namespace ghostshard::kernels::device {
 
-void add_gaussian(const ChaChaKeyWords& key, uint32_t parameter, uint64_t first, float scale, float* out,
-                  uint64_t count, Stream stream) {
-  if (count == 0) {
-    return;
+void add_gaussian(const ChaChaKeyWords& key, std::span<const GaussianRange> ranges, float scale, Stream stream) {
+  GaussianWork work = {.key = key, .scale = scale};
+  int64_t blocks = 0;
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    const auto& [parameter, first, out, count] = ranges[i];
+    if (count != 0) {
+      const uint64_t of_keystream = (first + (count - 1)) / kBlockElements - first / kBlockElements + 1;
+      blocks += blocks_of(static_cast<int64_t>(of_keystream), kGaussianThreads);
+      work.range[work.ranges] = ranges[i];
+      work.end[work.ranges++] = blocks;
+    }
+    if (work.ranges == kMostRanges || i + 1 == ranges.size()) {
+      launch("gaussian", gaussian, {.work = blocks, .threads = kGaussianThreads}, stream, work);
+      work.ranges = 0;
+      blocks = 0;
+    }
   }
-  const uint64_t blocks = (first + (count - 1)) / kBlockElements - first / kBlockElements + 1;
-  launch("gaussian", gaussian,
-         {.work = blocks_of(static_cast<int64_t>(blocks), kGaussianThreads), .threads = kGaussianThreads}, stream,
-         {.key = key, .parameter = parameter, .first = first, .scale = scale, .out = out, .count = count});
 }
 
 }  // namespace ghostshard::kernels::device

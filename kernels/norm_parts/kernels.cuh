@@ -19,4 +19,15 @@ inline __global__ void bounds_of_units(Parts parts, int64_t units, double* bound
   }
 }
 
+inline __global__ void sums_of_bounds(Parts parts, int64_t parameters, int64_t units, double* sums) {
+  for (int64_t u = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; u < units;
+       u += static_cast<int64_t>(gridDim.x) * blockDim.x) {
+    double sum = 0;
+    for (int64_t i = u; i < parameters * units; i += units) {
+      sum += norm_bound_sq(parts.value[i], parts.value_error[i], parts.mass[i], parts.sum_error[i]);
+    }
+    sums[u] = sum;
+  }
+}
+
 }  // namespace ghostshard::kernels::device

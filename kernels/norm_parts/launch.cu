@@ -11,4 +11,9 @@ void norm_upper_bounds(const Parts& parts, int64_t units, double* bounds, Stream
          stream, parts, units, bounds);
 }
 
+void sums_of_norm_bounds(const Parts& parts, int64_t parameters, int64_t units, double* sums, Stream stream) {
+  launch("sums_of_bounds", sums_of_bounds, {.work = blocks_of(units, kBoundThreads), .threads = kBoundThreads}, stream,
+         parts, parameters, units, sums);
+}
+
 }  // namespace ghostshard::kernels::device

@@ -17,4 +17,14 @@ at::Tensor norm_upper_bound_sq(const NormParts& parts) {
   return bounds;
 }
 
+at::Tensor sum_of_norm_bounds(const NormParts& parts, int64_t units) {
+  const int64_t all = parts.value.numel();
+  require_parts(parts, all, parts.value.device());
+  const c10::DeviceGuard guard(parts.value.device());
+  at::Tensor sums = at::empty({units}, parts.value.options());
+  device::sums_of_norm_bounds(device_parts(parts), units == 0 ? 0 : all / units, units, sums.mutable_data_ptr<double>(),
+                              device::current_stream(parts.value));
+  return sums;
+}
+
 }  // namespace ghostshard::kernels::on_device

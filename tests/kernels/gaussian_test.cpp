@@ -248,6 +248,28 @@ TEST(Gaussian, AddsScaledToWhatIsThere) {
   }
 }
 
+TEST(Gaussian, PartsOfManyParametersAreWhatEachIsAlone) {
+  // More than a device takes at once, of unlike extents, an empty one and a long one among them, and gaps between.
+  constexpr int kParts = 150;
+  std::vector<GaussianPart> parts;
+  int64_t end = 0;
+  for (int i = 0; i < kParts; ++i) {
+    const int64_t count = i == 70 ? 0 : i == 5 ? 9000 : 1 + i * 7 % 40;
+    parts.push_back(
+        {.parameter = static_cast<uint32_t>(i), .first = static_cast<uint64_t>(3 * i), .offset = end, .count = count});
+    end += count + i % 3;
+  }
+  const at::Tensor expected = at::full({end}, 2.5, backend::device()), out = expected.clone();
+  for (const auto& [parameter, first, offset, count] : parts) {
+    add_gaussian(counting_key(), parameter, first, 0.75f, expected, offset, count);
+  }
+  add_gaussian(counting_key(), parts, 0.75f, out);
+  EXPECT_TRUE(at::equal(out, expected));
+  EXPECT_FALSE(at::equal(out, at::full_like(out, 2.5)));
+  parts.back().count = end;
+  EXPECT_THROW(add_gaussian(counting_key(), parts, 0.75f, out), std::invalid_argument);
+}
+
 TEST(Gaussian, ScaleZeroChangesNothing) {
   std::vector<float> out(100, 2.5f);
   add_gaussian(counting_key(), 1, 3, 0, out);

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "tests/kernels/backend.h"
+
 namespace ghostshard::kernels {
 namespace {
 
@@ -47,6 +49,27 @@ INSTANTIATE_TEST_SUITE_P(, NormUpperBound,
                                          Case{"InfiniteSumErrorTimesZero", 1, 0, 0, kInf, kInf},  //
                                          Case{"Overflow", 1e308, 1e308, 0, 0, kInf}),
                          [](const auto& test) { return test.param.name; });
+
+TEST(SumOfNormBounds, AddsTheParametersBoundsInTheirOrder) {
+  constexpr int64_t kParameters = 5, kUnits = 3;
+  const NormParts all = backend::zero_parts(kParameters * kUnits);
+  at::Tensor expected = at::zeros({kUnits}, all.value.options());
+  for (int64_t i = 0; i < kParameters; ++i) {
+    const NormParts its = all.of(i, kUnits);
+    if (i != 2) {  // one that was not used
+      its.value.add_(at::arange(kUnits, its.value.options()) + std::pow(10.0, 4 - i)).div_(3);
+      its.value_error.fill_(1e-3);
+      its.mass.fill_(7);
+      its.sum_error.fill_(1e-4);
+    }
+    expected.add_(norm_upper_bound_sq(its));
+  }
+  EXPECT_TRUE(at::equal(sum_of_norm_bounds(all, kUnits), expected));
+  EXPECT_TRUE(at::equal(all.of(3, kUnits).value, all.value.narrow(0, 9, 3)));
+  EXPECT_THROW(sum_of_norm_bounds(all, 4), std::invalid_argument);
+  all.of(1, kUnits).value[2].fill_(kNan);
+  EXPECT_EQ(sum_of_norm_bounds(all, kUnits)[2].item<double>(), kInf);
+}
 
 TEST(Gamma, IsExactForPowersOfTwoAndInfiniteWhereNothingIsKnown) {
   EXPECT_EQ(gamma_float32(0), 0.0);

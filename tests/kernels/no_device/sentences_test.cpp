@@ -55,11 +55,12 @@ INSTANTIATE_TEST_SUITE_P(
         Operation{"CrossTerms", [] { add_cross_terms({}, {}, nullptr); }},
         Operation{"Uncertain", [] { replace_uncertain({}, {}, {}, {}, nullptr); }},
         Operation{"Float64Grams", [] { add_gram_norms_float64({}, {}, nullptr, {}, nullptr); }},
+        Operation{"SumsOfBounds", [] { sums_of_norm_bounds({}, 0, 0, nullptr, nullptr); }},
         Operation{"Factors", [] { clip_factors(nullptr, 0, 1, nullptr, nullptr); }},
         Operation{"Bits", [] { fingerprint_chunks_of(nullptr, 0, 0, nullptr, nullptr); }},
         Operation{"BitsJoined", [] { fingerprint_join(nullptr, 0, nullptr, nullptr); }},
         Operation{"BitsChunks", [] { fingerprint_chunks(1); }},
-        Operation{"Noise", [] { add_gaussian({}, 0, 0, 0, nullptr, 0, nullptr); }},
+        Operation{"Noise", [] { add_gaussian({}, {}, 0, nullptr); }},
         Operation{"CodedMoments", [] { adamw_coded({}, CodeSign::kSigned, nullptr, nullptr, {}, 0, nullptr); }},
         Operation{"EncodedWeights", [] { encode_weights(WeightCode::kInt8, nullptr, nullptr, nullptr, 0, nullptr); }},
         Operation{

@@ -68,6 +68,16 @@ class Rough(Model):
         return self.head(h[:, 0].float())
 
 
+class RoundingBlownUp(Rough):
+    """What sums over other extents round to becomes as large as anything."""
+
+    def forward(self, x, mask):
+        with torch.autocast("cpu", torch.bfloat16):
+            h = self.rows(self.embedding(x)) * mask[..., None]
+        pooled = (h / x.shape[1]).sum(1) * x.shape[1] / mask.sum(1, keepdim=True)
+        return self.head(torch.sin(1000 * pooled.float()))
+
+
 class DropsTokens(nn.Module):
     def forward(self, out, y):
         return F.cross_entropy(out, y, ignore_index=0, reduction="none") * (torch.rand(y.shape) > 0.1)
@@ -76,7 +86,7 @@ class DropsTokens(nn.Module):
 APART = {
     "losses in training": (Modes("losses", "places"), of_modes, None), "pooled in training": (Modes("pooled", "places"), of_modes, None),
     "in another order": (Modes("both", "turned"), of_modes, None), "dropout that is always on": (forgotten_dropout, classes, None), "noise for each place": (noisy, classes, None),
-    "masked by the model": (masked_places, summed, None), "in bfloat16": (Rough(), classes, None), "as many classes as places": (nine, centred, None),
+    "masked by the model": (masked_places, summed, None), "in bfloat16": (Rough(), classes, None), "rounding is blown up": (RoundingBlownUp(), classes, None), "as many classes as places": (nine, centred, None),
     "tokens are dropped": (logits, next_tokens, DropsTokens(), {"loss_reduction": "sum"}),
 }  # fmt: skip
 
@@ -107,6 +117,11 @@ def with_prompts(self, x, mask):
 
 def masked_and_flat(self, x, mask):
     return (self.rows(self.embedding(x)) * mask[..., None]).flatten(1)
+
+
+def mean_in_bfloat16(self, x, mask):
+    with torch.autocast("cpu", torch.bfloat16):
+        return self.head(self.rows(self.embedding(x)).mean(1)).float()
 
 
 def encoded(self, x, mask):
@@ -165,6 +180,7 @@ def average_pool(module, criterion, batch):
 
 
 MOVED = {
+    "mean in bfloat16": (mean_in_bfloat16, classes, None),
     "last of strided": (strided, last_of, None), "mean of strided": (strided, mean_over, None), "mean of pairs": (in_pairs_of_places, mean_over, None),
     "mean with prompts": (with_prompts, mean_over, None), "mean of flat ones": (masked_and_flat, flat_mean, None), "flat series": (masked_and_flat, flat_series, nn.MSELoss()),
     "by one place less": (places, less_one, None), "pooled on average": (places, average_pool, None), "sum of an encoder's": (Encoder(), sum_by_own, None),

@@ -8,8 +8,6 @@ are compared with the last step's alone.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import nn
 
@@ -17,6 +15,7 @@ from ..layout import Layout
 from ..own_part import comparable, own_part
 from .compared import post_processed, same
 from .merged_adapters import has_adapters
+from .samples import Views
 
 _ELEMENTS = 64  # of a parameter that are looked at, up to twice as many
 _MOST = 16  # forwards that are compared together, later, because comparing is a wait for a device
@@ -35,7 +34,7 @@ class ForwardWrites:
         self._layout, self._model = layout, model
         self._begun: torch.Tensor | None = None
         self._pending: list[tuple[torch.Tensor, torch.Tensor]] = []  # before and after
-        self._views: dict[int, tuple[int | None, Any]] = {}  # by number of the parameter: where it was
+        self._views = Views(_some_of)
         self._wrong = ""
 
     def forget(self) -> None:
@@ -79,19 +78,10 @@ class ForwardWrites:
 
     def _own(self) -> list[torch.Tensor]:
         """Some elements of each, always at the same places."""
-        return [self._taken(number, entry.parameter) for number, entry in enumerate(self._layout.parameters)]
-
-    def _taken(self, number: int, parameter: torch.Tensor) -> torch.Tensor:
-        own = own_part(parameter)
-        address, view = self._views.get(number, (None, None))
-        if address != own.data_ptr() or view.device != own.device:
-            view = _some_of(own)
-            self._views[number] = (own.data_ptr() if own.is_contiguous() else None, view)
-        return view
+        return [view for _, view in self._views.of(enumerate(own_part(entry.parameter) for entry in self._layout.parameters))]
 
 
 def _some_of(value: torch.Tensor) -> torch.Tensor:
-    """A view, of a tensor without gaps."""
     return value.reshape(-1)[:: max(1, value.numel() // _ELEMENTS)]
 
 

@@ -16,7 +16,7 @@ from ..own_part import own_part
 from ..provenance import Drawn
 from ..provenance.drawn import version_of
 from .compared import same
-from .samples import Samples
+from .samples import Samples, Views, side_by_side
 
 _REFUSAL = (
     "buffer {!r} is not what the last forward left: {}, and nothing tells whether what was written had read private data without noise. "
@@ -42,6 +42,7 @@ class HeldBuffers:
         self._moving: set[tuple[int, str]] = set()  # what forwards write to
         self._moved_anew = False
         self._wrong = ""
+        self._views = Views(side_by_side)
 
     def forget(self) -> None:
         self._kept, self._wrong = None, ""
@@ -66,7 +67,7 @@ class HeldBuffers:
         moved = {place for place in written if (held := self.before[place][1]).is_floating_point() and not same(after[place].detach(), held)}
         self._moved_anew = self._moved_anew or not moved <= self._moving
         self._moving |= moved
-        now = Samples(self._named())
+        now = self._sampled()
         if not now.empty:
             self._kept = now
             self._undigested.append(now)
@@ -80,11 +81,11 @@ class HeldBuffers:
 
     def look_on(self) -> Samples:
         """Before a forward on a private batch that is not recorded, for looked_on()."""
-        return Samples(self._named())
+        return self._sampled()
 
     def looked_on(self, before: Samples) -> None:
         """After it: what it wrote to buffers follows from examples."""
-        after = Samples(self._named())
+        after = self._sampled()
         if after.same_as(before):
             return
         values = before.of_each()
@@ -102,7 +103,7 @@ class HeldBuffers:
         kept = self._kept
         if kept is None:
             return ""
-        now = Samples(self._named())
+        now = self._sampled()
         if now.same_as(kept):
             return ""
         before = kept.of_each()
@@ -120,6 +121,9 @@ class HeldBuffers:
     def _digest(self) -> None:
         self._earlier |= {each.digest() for each in self._undigested}
         self._undigested.clear()
+
+    def _sampled(self) -> Samples:
+        return Samples(self._views.of(self._named()))
 
     def _named(self) -> Iterator[tuple[str, torch.Tensor]]:
         return ((name, own_part(buffer)) for name, buffer in self._model.named_buffers() if buffer.device.type != "meta")

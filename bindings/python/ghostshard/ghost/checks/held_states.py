@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from ..own_part import own_part
 from .compared import post_processed, same
-from .samples import Samples
+from .samples import Samples, Views, side_by_side
 
 _REFUSAL = (
     "the optimizer's {!r} of parameter number {} is not what its last step made of it: it was replaced or changed (load_state_dict, copy_, add_), and nothing "
@@ -34,6 +34,7 @@ class HeldStates:
         self._kept: Samples | None = None  # after the last step
         self._saved: set[bytes] = set()  # digests of what state_dict() gave
         self._hook: Any = None
+        self._views = Views(side_by_side)
 
     def follow(self, optimizer: Optimizer) -> None:
         if self._optimizer is not None and self._optimizer() is optimizer:
@@ -44,7 +45,7 @@ class HeldStates:
 
         def saved(stepping: Optimizer, *_: Any) -> None:
             if (mine := me()) is not None and not mine.changed():
-                mine._saved.add(Samples(_states_of(stepping)).digest())
+                mine._saved.add(mine._sampled(stepping).digest())
 
         self._optimizer, self._hook = weakref.ref(optimizer), optimizer.register_state_dict_pre_hook(saved)
 
@@ -54,14 +55,14 @@ class HeldStates:
     def note(self) -> None:
         """The states are what a step has made of them."""
         if self._optimizer is not None and (optimizer := self._optimizer()) is not None:
-            self._kept = Samples(_states_of(optimizer))
+            self._kept = self._sampled(optimizer)
 
     def changed(self) -> str:
         """What refuses the states as they are, or ""."""
         optimizer = None if self._optimizer is None else self._optimizer()
         if self._kept is None or optimizer is None:
             return ""
-        now = Samples(_states_of(optimizer))
+        now = self._sampled(optimizer)
         if now.same_as(self._kept):
             return ""
         values, before = now.of_each(), self._kept.of_each()
@@ -72,6 +73,9 @@ class HeldStates:
                 continue
             return "" if now.digest() in self._saved else _REFUSAL.format(key[-1], key[0])
         return ""
+
+    def _sampled(self, optimizer: Optimizer) -> Samples:
+        return Samples(self._views.of(_states_of(optimizer)))
 
 
 def _is_taken(now: torch.Tensor, before: torch.Tensor) -> bool:

@@ -14,7 +14,8 @@ had no batch of the private loader.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -29,8 +30,10 @@ from .held_buffers import HeldBuffers
 from .held_settings import HeldSettings
 from .held_states import HeldStates
 from .merged_adapters import merged_and_unmerged
+from .samples import Views
 
 _LEAST, _EVERY = 64, 4096  # elements of a parameter that are looked at: so many, and one in so many
+_SMALL_MATRIX = 1024  # elements, all of which are
 
 _REFUSAL = (
     "parameter {!r} is not what the last step of the private optimizer made of it: its values were replaced or changed (load_state_dict, copy_, .data), and nothing "
@@ -68,7 +71,7 @@ class HeldWeights:
         self._recorded, self._looking = False, None  # the forward at hand is, or buffers before one on a private batch that is not
         self._kept: Sample | None = None  # after the last step, where the weights are until it is looked at; None: not known
         self._digested: torch.Tensor | None = None  # the values whose digest was added last
-        self._places: list[tuple[torch.Tensor, int]] = []  # of each parameter, and one beyond the last
+        self._views = Views(_some_of)
         self._earlier: set[bytes] = set()  # digests of all samples of this run
         self._met_a_draw = False  # while hooks are disabled
 
@@ -135,12 +138,13 @@ class HeldWeights:
         if torch.equal(now.values, before.values):
             return ""
         moved = False
-        for entry, (places, _), one, two in zip(self._layout.parameters, self._places, now.of_each(), before.of_each(), strict=True):
+        for entry, one, two in zip(self._layout.parameters, now.of_each(), before.of_each(), strict=True):
             if same(one, two):
                 continue
             moved = True
             if not post_processed(one.to(entry.parameter.dtype), two) and now.digest() not in self._earlier:
-                apart = merged_and_unmerged(self._model, entry.parameter, places, one.to(entry.parameter.dtype), two)
+                places = _places_of(own_part(entry.parameter))
+                apart = one.shape == two.shape and merged_and_unmerged(self._model, entry.parameter, places, one.to(entry.parameter.dtype), two)
                 if not apart:
                     return _REFUSAL.format(entry.name)
         if moved:
@@ -156,22 +160,11 @@ class HeldWeights:
 
     @torch.no_grad()
     def _now(self) -> Sample:
-        own = list(self._own())
-        if [places.device for places, _ in self._places] != [rows.device for rows in own]:
-            self._places = [_places(number, rows) for number, rows in enumerate(own)]
-        found = []
-        for rows, (places, end) in zip(own, self._places, strict=True):
-            if rows.numel() < end:  # a part of another size is not what it was
-                places = places.clamp(max=rows.numel() - 1) if rows.numel() else places[:0]
-            at = rows.index_select(0, places)
-            found.append(comparable(at))
+        own = enumerate(own_part(entry.parameter) for entry in self._layout.parameters)
+        found = [comparable(view) for _, view in self._views.of(own)]
         if len({each.device for each in found}) > 1:
             found = [each.cpu() for each in found]
         return Sample(torch.cat(found), [each.numel() for each in found])
-
-    def _own(self) -> Iterator[torch.Tensor]:
-        for entry in self._layout.parameters:
-            yield own_part(entry.parameter).reshape(-1)
 
 
 def _on_the_host(one: Sample, two: Sample) -> tuple[Sample, Sample]:
@@ -182,12 +175,22 @@ def _on_the_host(one: Sample, two: Sample) -> tuple[Sample, Sample]:
     return Sample(at.cpu(), one.counts), Sample(there.cpu(), two.counts)
 
 
-def _places(number: int, rows: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """Without a toss of the generators that the training uses."""
-    size, generator = rows.numel(), torch.Generator().manual_seed(number)
-    count = min(size, _LEAST + size // _EVERY)
-    every = torch.arange(size) if count == size else torch.randint(size, (count,), generator=generator).sort().values
-    return every.to(rows.device), int(every[-1]) + 1 if count else 0
+def _some_of(value: torch.Tensor) -> torch.Tensor:
+    return value.reshape(-1)[:: _step(value)]
+
+
+def _places_of(value: torch.Tensor) -> torch.Tensor:
+    """Where these elements stand."""
+    return torch.arange(0, value.numel(), _step(value), device=value.device)
+
+
+def _step(value: torch.Tensor) -> int:
+    """How far the elements are apart: by a number that has no factor of a row's length, so that they fall on all columns of a matrix in turn."""
+    size = value.numel()
+    step = max(1, size // (_LEAST + size // _EVERY))
+    if value.dim() > 1:
+        step = 1 if size <= _SMALL_MATRIX else next(each for each in range(step, 0, -1) if math.gcd(each, value.shape[-1]) == 1)
+    return step
 
 
 __all__ = ["HeldWeights"]

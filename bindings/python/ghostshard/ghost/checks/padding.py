@@ -20,12 +20,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from ...loaders.padding import Axis
 from ..listed import picked
 from ..provenance import Drawn
 from ..provenance.opened import contents
-from ..tensor_trees import tensors_in
+from ..tensor_trees import mapped, tensors_in
 from .differences import differ, dim_of_rows, on_a_log_scale
 
 _NEAR = 2  # places by which a loop shortens or lengthens a sequence
@@ -214,11 +215,14 @@ def outputs_follow(repeat: Any, before: Sequence[Any], number: int) -> bool:
 
 
 def coins_move_outputs(repeat: Any, before: Sequence[Any], number: int) -> bool:
-    """Whether outputs of the shorter units are others with other coins, which may be rare (a word in a hundred that is left out). Four forwards."""
+    """Whether outputs of the shorter units are others with other coins, which may be rare (a word in a hundred that is left out), or if values are rounded
+    another way, which saturated attention in 16 bits may blow up to any size: sums over other extents are. Six forwards."""
     cut, fit = _cut_and_fit(repeat, number)
-    with _as_in_training(repeat.model):
+    with _as_in_training(repeat.model) as computed:
         as_given, *others = (list(_outputs(repeat, before, cut, fit, coins=coins).values()) for coins in (0, 2, 3, 4))
-    return cut is not None and any(cut.differs(as_given, each) for each in others)
+        with computed.rounded_otherwise():
+            rounded = [list(_outputs(repeat, before, cut, fit).values()) for _ in range(2)]
+    return cut is not None and (any(cut.differs(as_given, each) for each in others) or any(cut.differs(as_given, each, computed.eps) for each in rounded))
 
 
 def settled_axes(repeats: Sequence[Any]) -> set[tuple[int, int]]:
@@ -273,6 +277,28 @@ class _Computed:
 
     eps = 0.0
 
+    def __init__(self, modules: Sequence[nn.Module]):
+        self.modules = modules
+
+    @contextmanager
+    def rounded_otherwise(self) -> Iterator[None]:
+        """Every module's outputs are others by up to a unit in their last place, from coins of their own."""
+        generators: dict[torch.device, torch.Generator] = {}
+
+        def shake(value: torch.Tensor) -> torch.Tensor:
+            if not value.is_floating_point() or isinstance(value, (DTensor, nn.Parameter)):
+                return value
+            generator = generators.setdefault(value.device, torch.Generator(value.device).manual_seed(0))
+            places = torch.empty(value.shape, device=value.device).uniform_(-1, 1, generator=generator)
+            return (value + value * places * torch.finfo(value.dtype).eps).to(value.dtype)
+
+        handles = [module.register_forward_hook(lambda _module, _args, output: mapped(shake, output)) for module in self.modules]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
     def __call__(self, _module: nn.Module, args: tuple) -> None:
         dtypes = [value.dtype for value in tensors_in(args) if value.is_floating_point()]
         dtypes += [torch.get_autocast_dtype(kind) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
@@ -282,11 +308,11 @@ class _Computed:
 @contextmanager
 def _as_in_training(model: nn.Module) -> Iterator[_Computed]:
     """Without dropout, and without the attention that torch takes in evaluation, which puts zeros at padded places."""
-    computed = _Computed()
     compiled = any("_orig_mod" in module._modules or module._compiled_call_impl is not None for module in model.modules())
+    computed = _Computed([] if compiled else list(model.modules()))
     if compiled:  # it would be compiled again, with hooks
         computed.eps = torch.finfo(torch.bfloat16).eps
-    handles = [] if compiled else [module.register_forward_pre_hook(computed) for module in model.modules()]
+    handles = [module.register_forward_pre_hook(computed) for module in computed.modules]
     training = [module for module in model.modules() if module.training]
     fast = torch.backends.mha.get_fastpath_enabled()
     model.eval()

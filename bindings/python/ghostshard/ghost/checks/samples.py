@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 import torch
@@ -13,16 +13,37 @@ from ..own_part import comparable
 _MOST = 64  # elements of a tensor, side by side
 
 
-class Samples:
-    """A copy, made without a wait. named: (key, tensor that no gradient follows); keys are unlike each other."""
+class Views:
+    """Views of some elements of many tensors, made once: a tensor that stands where it stood costs a look at its address. (A view keeps the memory, so that
+    no other tensor comes to stand there.) some_of: gives a view, of a tensor without gaps, or a copy, of other ones."""
+
+    def __init__(self, some_of: Callable[[torch.Tensor], torch.Tensor]):
+        self._some_of = some_of
+        self._made: dict[Hashable, tuple[int, torch.Size, torch.dtype, torch.Tensor]] = {}  # with the address, 0 for a copy
 
     @torch.no_grad()
-    def __init__(self, named: Iterable[tuple[Any, torch.Tensor]]):
+    def of(self, named: Iterable[tuple[Any, torch.Tensor]]) -> list[tuple[Any, torch.Tensor]]:
+        """Of each tensor, which no gradient follows; keys are unlike each other. Views of others are dropped."""
+        found, before = {}, self._made
+        for key, value in named:
+            made = before.get(key)
+            if made is None or made[0] != value.data_ptr() or made[0] == 0 or made[1] != value.shape or made[2] != value.dtype:
+                made = (value.data_ptr() if value.is_contiguous() else 0, value.shape, value.dtype, self._some_of(value))
+            found[key] = made
+        self._made = found
+        return [(key, made[3]) for key, made in found.items()]
+
+
+class Samples:
+    """A copy, made without a wait. views: some elements of each tensor, by a key of its own."""
+
+    @torch.no_grad()
+    def __init__(self, views: Iterable[tuple[Any, torch.Tensor]]):
         parts: dict[tuple[torch.device, torch.dtype], list[tuple[Any, torch.Tensor]]] = {}
         self._kinds = {}  # as the caller orders them
-        for key, value in named:
-            kind = (value.device, value.dtype)
-            parts.setdefault(kind, []).append((key, _some_of(value)))
+        for key, view in views:
+            kind = (view.device, view.dtype)
+            parts.setdefault(kind, []).append((key, comparable(view)))
             self._kinds[key] = kind
         self._counts = {kind: [(key, part.numel()) for key, part in of_kind] for kind, of_kind in parts.items()}
         self._values = {kind: torch.cat([part for _, part in of_kind]) for kind, of_kind in parts.items()}
@@ -52,11 +73,11 @@ class Samples:
         return found.digest()
 
 
-def _some_of(value: torch.Tensor) -> torch.Tensor:
-    """At places that follow from the extent alone. A view, of a tensor without gaps."""
+def side_by_side(value: torch.Tensor) -> torch.Tensor:
+    """For Samples, at places that follow from the extent alone."""
     size = value.numel()
     first = size // 3 if size > 2 * _MOST else 0
-    return comparable(value.reshape(-1).narrow(0, first, min(_MOST, size - first)))
+    return value.reshape(-1).narrow(0, first, min(_MOST, size - first))
 
 
-__all__ = ["Samples"]
+__all__ = ["Samples", "Views", "side_by_side"]

@@ -198,7 +198,7 @@ class Repeat:
         moved = bool(self._tried(lambda: outputs_follow(self, before, number), 3))
         if not highest([moved])[0]:
             return False
-        by_coins = self._tried(lambda: coins_move_outputs(self, before, number), 4)
+        by_coins = self._tried(lambda: coins_move_outputs(self, before, number), 6)
         return bool(highest([moved and by_coins is False])[0])
 
     def _looks_up_rows(self, chosen: torch.Tensor, before: tuple[State, Attributes], highest: Callable[[list[int]], list[int]]) -> bool:
