@@ -180,7 +180,7 @@ def test_the_samples_of_large_parameters_are_few_and_toss_no_coins():
     weights = run.module.engine.weights
     weights.note()
     assert torch.equal(before, torch.get_rng_state())
-    assert max(weights._kept.counts) == 64 + 512 * 512 // 4096
+    assert 64 + 512 * 512 // 4096 <= max(weights._kept.counts) < 1.1 * (64 + 512 * 512 // 4096)
 
 
 def phase(run, batches, *, trains):
