@@ -216,6 +216,13 @@ def test_padding_and_augmentation_are_taken(collate, monkeypatch):
         assert len(list(loader)) == 4
 
 
+@pytest.mark.parametrize("lengths", [(3, 2, 2), (4, 3, 1, 2), (2, 1)], ids=str)
+def test_as_many_places_as_examples_and_one_less_of_both_are_no_mixing(lengths):
+    examples = [(1.0 + i + torch.arange(float(length)), 0) for i, length in enumerate(lengths)]
+    for collate in (time_first, to_the_longest):
+        CollateCheck()(collate, examples)
+
+
 class Named:
     """Items that are dicts."""
 

@@ -103,8 +103,9 @@ class CollateCheck:
 
     def _by_place(self, as_given: Any, others: Any, count: int) -> bool:
         """Whether the rows of examples are others if the first one is not in the batch."""
-        behind = without_first(as_given, count)
-        return not same_rows(behind, others, range(count - 1), count - 1) and not in_another_order(as_given, others, count - 1, count, count - 1)
+        readings = (without_first(as_given, others, count, last) for last in (False, True))  # as many places as examples, and one less of both
+        mixes = not any(same_rows(behind, others, range(count - 1), count - 1) for behind in readings)
+        return mixes and not in_another_order(as_given, others, count - 1, count, count - 1)
 
     def _mixes_into_half(self, collate: Callable[[list], Any], examples: list, before: Coins) -> bool:
         stays = (len(examples) + 1) // 2
@@ -154,18 +155,25 @@ def same_rows(one: Any, two: Any, stays: Sequence[int], units: int) -> bool:
     return held is None or same_rows(held, getattr(two, "__dict__", {}), stays, units)
 
 
-def without_first(batch: Any, units: int) -> Any:
-    """A batch without its first example's rows. What counts the examples counts one less."""
+def without_first(batch: Any, others: Any, units: int, last: bool) -> Any:
+    """A batch without its first example's rows: they are along a dimension of which `others`, the batch without it, has one less, the last such one or the
+    first. What counts the examples counts one less."""
     if isinstance(batch, (torch.Tensor, np.ndarray)):
-        dim = next((d for d in range(min(batch.ndim, 2)) if batch.shape[d] == units), None)
-        if dim is None:
+        dims = [d for d in range(min(batch.ndim, 2)) if batch.shape[d] == units]
+        shape = getattr(others, "shape", ())
+        dims = [d for d in dims if len(shape) == batch.ndim and shape[d] == units - 1] or dims[:1]
+        if not dims:
             return batch
+        dim = dims[-1 if last else 0]
         counts = batch.ndim == 1 and np.array_equal(np.asarray(batch), np.arange(units))
         return batch[:-1] if counts else batch[(slice(None),) * dim + (slice(1, None),)]
     if isinstance(batch, Mapping):
-        return {key: without_first(value, units) for key, value in batch.items()}
+        return {key: without_first(value, others.get(key) if isinstance(others, Mapping) else None, units, last) for key, value in batch.items()}
     if isinstance(batch, (list, tuple)):
-        return list(batch[1:]) if len(batch) == units and not _columns(batch, units) else [without_first(each, units) for each in batch]
+        if len(batch) == units and not _columns(batch, units):
+            return list(batch[1:])
+        alike = isinstance(others, (list, tuple)) and len(others) == len(batch)
+        return [without_first(each, others[i] if alike else None, units, last) for i, each in enumerate(batch)]
     return batch
 
 
