@@ -282,15 +282,17 @@ class _Computed:
 
     @contextmanager
     def rounded_otherwise(self) -> Iterator[None]:
-        """Every module's outputs are others by up to a unit in their last place, from coins of their own."""
+        """Every module's outputs are others by up to a unit in their last place, from coins of their own; but for infinities, masks and whole numbers
+        (lengths, places), which are as they are in any rounding."""
         generators: dict[torch.device, torch.Generator] = {}
 
         def shake(value: torch.Tensor) -> torch.Tensor:
             if not value.is_floating_point() or isinstance(value, (DTensor, nn.Parameter)):
                 return value
             generator = generators.setdefault(value.device, torch.Generator(value.device).manual_seed(0))
-            places = torch.empty(value.shape, device=value.device).uniform_(-1, 1, generator=generator)
-            return (value + value * places * torch.finfo(value.dtype).eps).to(value.dtype)
+            units, number = torch.empty(value.shape, device=value.device).uniform_(-1, 1, generator=generator), torch.finfo(value.dtype)
+            fraction = value.isfinite() & (value != value.round())  # so no mask of -1e9, or of the least number, which would become infinite
+            return torch.where(fraction, (value * (1 + units * number.eps)).to(value.dtype), value)
 
         handles = [module.register_forward_hook(lambda _module, _args, output: mapped(shake, output)) for module in self.modules]
         try:

@@ -27,8 +27,9 @@ class Views:
         found, before = {}, self._made
         for key, value in named:
             made = before.get(key)
-            if made is None or made[0] != value.data_ptr() or made[0] == 0 or made[1] != value.shape or made[2] != value.dtype:
-                made = (value.data_ptr() if value.is_contiguous() else 0, value.shape, value.dtype, self._some_of(value))
+            address = value.data_ptr() if value.is_contiguous() else 0  # the same memory may be read in other strides
+            if made is None or address == 0 or made[:3] != (address, value.shape, value.dtype):
+                made = (address, value.shape, value.dtype, self._some_of(value))
             found[key] = made
         self._made = found
         return [(key, made[3]) for key, made in found.items()]
