@@ -105,8 +105,22 @@ def with_statistics(examples):
     return {"x": x, "y": y, "mean and spread": torch.stack([x.mean(0), x.std(0)])}
 
 
+def with_means_as_many_as_wanted(examples):
+    x, y = stacked(examples)
+    return x, y, x.mean(0).repeat(N)
+
+
+def labels_of_others_in_a_list(examples):
+    x, y = stacked(examples)
+    return x, y.flip(0).tolist()
+
+
+def entries_of_others(examples):
+    return [(x[:2], y) for (x, _), (_, y) in zip(examples, examples[::-1])]
+
+
 MIXING = (mixup, mixup_with_the_next, standardised, labels_of_others, padded_by_the_mean, by_numpy, beside_the_first, with_the_one_before,
-          summed_up, the_last_good_one, with_their_mean, with_statistics)  # fmt: skip
+          summed_up, the_last_good_one, with_their_mean, with_statistics, with_means_as_many_as_wanted, labels_of_others_in_a_list, entries_of_others)  # fmt: skip
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -205,7 +219,12 @@ def with_numbers_of_its_own(examples):
     return x, {"scale": 0.5, "when": time.perf_counter(), "longest": x.shape[1], "places": torch.arange(x.shape[1]), "bounds": torch.tensor([0.0, 9.0])}
 
 
-APART = (stacked, with_numbers_of_its_own, to_the_longest, augmented, masked, as_it_is, time_first, of_strings, in_crops, taken_apart, left_padded, sorted_by_length, shifted, rarely_masked)
+def with_a_mask_of_places(examples):
+    x = padded([x for x, _ in examples])
+    return x, torch.full((x.shape[1],) * 2, -torch.inf).triu(1)
+
+
+APART = (with_a_mask_of_places, stacked, with_numbers_of_its_own, to_the_longest, augmented, masked, as_it_is, time_first, of_strings, in_crops, taken_apart, left_padded, sorted_by_length, shifted, rarely_masked)
 
 
 @pytest.mark.parametrize("collate", APART, ids=lambda each: each.__name__)
@@ -221,6 +240,30 @@ def test_as_many_places_as_examples_and_one_less_of_both_are_no_mixing(lengths):
     examples = [(1.0 + i + torch.arange(float(length)), 0) for i, length in enumerate(lengths)]
     for collate in (time_first, to_the_longest):
         CollateCheck()(collate, examples)
+
+
+@pytest.mark.parametrize("collate", APART, ids=lambda each: each.__name__)
+def test_extents_that_are_the_number_of_examples_by_chance_are_no_mixing(collate, monkeypatch):
+    monkeypatch.setattr("ghostshard.loaders.collate_check._HALVES", 3)
+    drawn = random.Random(7)
+    for _ in range(12):
+        CollateCheck()(collate, [Texts()[i] for i in drawn.sample(range(N), drawn.randrange(2, 9))])
+
+
+@pytest.mark.parametrize("given", ["tensor", "list"])
+def test_labels_that_count_up_by_chance_are_no_mixing(given):
+    CollateCheck()(lambda each: (stacked(each)[0], stacked(each)[1] if given == "tensor" else stacked(each)[1].tolist()), [Texts()[i] for i in (3, 4, 5)])
+
+
+def test_a_collate_fn_that_takes_no_more_examples_is_looked_at_all_the_same():
+    def limited(examples):
+        assert len(examples) <= 8
+        return mixup_with_the_next(examples)
+
+    with pytest.raises(ValueError, match="mixes its examples"):
+        CollateCheck()(limited, [Texts()[i] for i in range(8)])
+    with pytest.raises(ValueError, match="mixes its examples"):
+        CollateCheck()(lambda examples: mixup_with_the_next(examples[:8]), [Texts()[i] for i in range(8)])
 
 
 class Named:
