@@ -119,7 +119,11 @@ def entries_of_others(examples):
     return [(x[:2], y) for (x, _), (_, y) in zip(examples, examples[::-1])]
 
 
-MIXING = (mixup, mixup_with_the_next, standardised, labels_of_others, padded_by_the_mean, by_numpy, beside_the_first, with_the_one_before,
+def strings_of_others(examples):
+    return stacked(examples), np.array([str(x.tolist()) for x, _ in examples])[::-1].copy()
+
+
+MIXING = (strings_of_others, mixup, mixup_with_the_next, standardised, labels_of_others, padded_by_the_mean, by_numpy, beside_the_first, with_the_one_before,
           summed_up, the_last_good_one, with_their_mean, with_statistics, with_means_as_many_as_wanted, labels_of_others_in_a_list, entries_of_others)  # fmt: skip
 
 
@@ -224,7 +228,12 @@ def with_a_mask_of_places(examples):
     return x, torch.full((x.shape[1],) * 2, -torch.inf).triu(1)
 
 
-APART = (with_a_mask_of_places, stacked, with_numbers_of_its_own, to_the_longest, augmented, masked, as_it_is, time_first, of_strings, in_crops, taken_apart, left_padded, sorted_by_length, shifted, rarely_masked)
+def with_arrays_of_strings(examples):
+    names = np.array([str(x.tolist()) for x, _ in examples])
+    return {"names": names, "entries": [(each, np.array([each, {}], dtype=object)) for each in names]}
+
+
+APART = (with_a_mask_of_places, with_arrays_of_strings, stacked, with_numbers_of_its_own, to_the_longest, augmented, masked, as_it_is, time_first, of_strings, in_crops, taken_apart, left_padded, sorted_by_length, shifted, rarely_masked)
 
 
 @pytest.mark.parametrize("collate", APART, ids=lambda each: each.__name__)

@@ -72,7 +72,7 @@ class Layout:
             dims = [d for d in rows.dims if d < one.ndim and one.shape[d] == two.shape[d] > max(stays, default=0)]
             cuts = [(slice(None),) * dim + (list(stays),) for dim in dims]
             # None: packed, or flattened, and no row is told apart.
-            return not cuts or any(_same_but_padding(torch.as_tensor(one[cut]), torch.as_tensor(two[cut])) for cut in cuts)
+            return not cuts or any(_same_array(one[cut], two[cut]) for cut in cuts)
         if isinstance(one, (list, tuple)):
             if not isinstance(two, (list, tuple)):
                 return False
@@ -101,8 +101,8 @@ class Layout:
         if isinstance(batch, float):
             return [batch]
         if isinstance(batch, _Array):
-            value = torch.as_tensor(batch)
-            return [value] if self.at(path).shared and value.is_floating_point() else []
+            value = _numbers(batch)
+            return [value] if value is not None and self.at(path).shared and value.is_floating_point() else []
         if isinstance(batch, (list, tuple)):
             if self.at(path).dims:
                 return []
@@ -118,9 +118,11 @@ class Layout:
         """What the batch has of each example, without padding."""
         rows = self.at(path)
         if isinstance(batch, _Array):
-            value = torch.as_tensor(batch)
-            dim = next((d for d in rows.dims if d < value.dim()), None)
-            return [] if dim is None else [[_stripped(row) for row in value.movedim(dim, 0).flatten(1 if value.dim() > 1 else 0).unbind()]]
+            value = _numbers(batch)
+            dim = next((d for d in rows.dims if d < batch.ndim), None)
+            if dim is None or value is None:
+                return [] if dim is None else [[repr(row.tolist()) for row in np.moveaxis(batch, dim, 0)]]
+            return [[_stripped(row) for row in value.movedim(dim, 0).flatten(1 if value.dim() > 1 else 0).unbind()]]
         if isinstance(batch, (list, tuple)):
             if rows.dims:
                 return [[repr(each) for each in batch]]
@@ -138,7 +140,7 @@ def parts_of(value: Any) -> dict:
 def same_entry(one: Any, two: Any) -> bool:
     """What two lists have of one example, up to padding."""
     if isinstance(one, _Array):
-        return type(one) is type(two) and one.ndim == two.ndim and _same_but_padding(torch.as_tensor(one), torch.as_tensor(two))
+        return type(one) is type(two) and one.ndim == two.ndim and _same_array(one, two)
     if isinstance(one, float) and isinstance(two, float):
         return one == two or abs(one - two) <= 1e-6 * abs(one) or (one != one and two != two)
     if isinstance(one, (str, bytes, int, float)):
@@ -161,7 +163,20 @@ def _as_far_as_both(one: torch.Tensor, two: torch.Tensor) -> bool:
 
 
 def _is_count(value: Any) -> bool:
-    return bool(np.array_equal(np.asarray(torch.as_tensor(value)), np.arange(len(value))))
+    numbers = _numbers(value)
+    return numbers is not None and numbers.tolist() == list(range(len(value)))
+
+
+def _numbers(value: Any) -> torch.Tensor | None:
+    """None: an array of strings or objects."""
+    return value if isinstance(value, torch.Tensor) else torch.as_tensor(value) if value.dtype.kind in "biufc" else None
+
+
+def _same_array(one: Any, two: Any) -> bool:
+    numbers = _numbers(one), _numbers(two)
+    if numbers[0] is None or numbers[1] is None:
+        return bool(one.tolist() == two.tolist())
+    return _same_but_padding(*numbers)
 
 
 def _common(one: torch.Tensor, two: torch.Tensor) -> tuple:

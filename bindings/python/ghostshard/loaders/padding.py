@@ -122,6 +122,8 @@ def _is_part(row: torch.Tensor, one: torch.Tensor, left: bool) -> bool:
 
 
 def _tensors(batch: Any) -> list[torch.Tensor]:
+    if isinstance(batch, np.ndarray) and batch.dtype.kind not in "biufc":
+        return []  # strings, objects
     if isinstance(batch, (torch.Tensor, np.ndarray)):
         value = torch.as_tensor(batch)
         return [value.view(torch.int16) if value.dtype == torch.bfloat16 else value] if value.dim() and value.layout is torch.strided else []
