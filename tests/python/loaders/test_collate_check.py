@@ -1,5 +1,6 @@
 """A collate_fn that mixes examples is refused; padding and augmentation are not."""
 
+import collections
 import random
 import time
 
@@ -115,6 +116,10 @@ def labels_of_others_in_a_list(examples):
     return x, y.flip(0).tolist()
 
 
+def labels_of_others_in_a_deque(examples):
+    return stacked(examples)[0], collections.deque(stacked(examples)[1].flip(0).tolist())
+
+
 def entries_of_others(examples):
     return [(x[:2], y) for (x, _), (_, y) in zip(examples, examples[::-1])]
 
@@ -123,7 +128,7 @@ def strings_of_others(examples):
     return stacked(examples), np.array([str(x.tolist()) for x, _ in examples])[::-1].copy()
 
 
-MIXING = (strings_of_others, mixup, mixup_with_the_next, standardised, labels_of_others, padded_by_the_mean, by_numpy, beside_the_first, with_the_one_before,
+MIXING = (strings_of_others, labels_of_others_in_a_deque, mixup, mixup_with_the_next, standardised, labels_of_others, padded_by_the_mean, by_numpy, beside_the_first, with_the_one_before,
           summed_up, the_last_good_one, with_their_mean, with_statistics, with_means_as_many_as_wanted, labels_of_others_in_a_list, entries_of_others)  # fmt: skip
 
 
@@ -273,6 +278,15 @@ def test_a_collate_fn_that_takes_no_more_examples_is_looked_at_all_the_same():
         CollateCheck()(limited, [Texts()[i] for i in range(8)])
     with pytest.raises(ValueError, match="mixes its examples"):
         CollateCheck()(lambda examples: mixup_with_the_next(examples[:8]), [Texts()[i] for i in range(8)])
+
+
+def test_what_counts_the_examples_is_told_without_more_of_them():
+    def limited(examples):
+        assert len(examples) <= 5
+        return to_the_longest(examples) | {"places": torch.arange(len(examples))}
+
+    for start in range(4):  # as many places as examples, too
+        CollateCheck()(limited, [Texts()[start + i] for i in range(5)])
 
 
 class Named:

@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from .listed_examples import Path
+
 _PADDING = (0, -100)
 _Array = (torch.Tensor, np.ndarray)
-Path = tuple  # of keys, places and attributes, from the batch
+_List = (list, tuple, collections.deque)
 
 
 class Rows(NamedTuple):
@@ -34,7 +36,8 @@ class Layout:
         self.units = units
         self._rows: dict[Path, Rows] = {}
         # Where nothing grows, it takes no more than so many of its examples.
-        self._walk(batch, None if same_extents(batch, twice) else twice, ())
+        self._told = twice is not None and not same_extents(batch, twice)
+        self._walk(batch, twice if self._told else None, ())
 
     def at(self, path: Path) -> Rows:
         return self._rows.get(path, Rows())
@@ -44,10 +47,10 @@ class Layout:
         if isinstance(batch, _Array):
             known = known and batch.ndim == twice.ndim
             dims = tuple(d for d in range(min(batch.ndim, 2)) if batch.shape[d] == self.units and (not known or twice.shape[d] == 2 * self.units))
-            counts = known and dims == (0,) and _is_count(batch) and _is_count(twice)
+            counts = dims == (0,) and _is_count(batch) and (not known or _is_count(twice))
             shared = tuple(batch.shape) == tuple(twice.shape) if known else not dims and (not batch.ndim or batch.shape[0] < self.units)
             self._rows[path] = Rows(() if counts else dims, counts, shared)
-        elif isinstance(batch, (list, tuple)):
+        elif isinstance(batch, _List):
             entries = len(batch) == self.units and (len(twice) == 2 * self.units if known else not self._columns(batch))
             counts = known and entries and all(isinstance(each, int) for each in twice) and list(twice) == list(range(len(twice)))
             self._rows[path] = Rows((0,) if entries and not counts else (), counts)
@@ -73,8 +76,8 @@ class Layout:
             cuts = [(slice(None),) * dim + (list(stays),) for dim in dims]
             # None: packed, or flattened, and no row is told apart.
             return not cuts or any(_same_array(one[cut], two[cut]) for cut in cuts)
-        if isinstance(one, (list, tuple)):
-            if not isinstance(two, (list, tuple)):
+        if isinstance(one, _List):
+            if not isinstance(two, _List):
                 return False
             if rows.dims:
                 return len(one) == len(two) > max(stays, default=0) and all(same_entry(one[place], two[place]) for place in stays)
@@ -86,12 +89,12 @@ class Layout:
         """A batch without its first example's rows."""
         rows = self.at(path)
         if isinstance(batch, _Array):
-            if rows.counts:
-                return batch[:-1]
-            return batch[tuple(slice(1, None) if d in rows.dims else slice(None) for d in range(max(rows.dims, default=-1) + 1))] if rows.dims else batch
-        if isinstance(batch, (list, tuple)):
+            for dim in rows.dims if self._told else rows.dims[:1]:  # if untold, one of them is the examples'
+                batch = batch[(slice(None),) * dim + (slice(1, None),)]
+            return batch[:-1] if rows.counts else batch
+        if isinstance(batch, _List):
             if rows.dims or rows.counts:
-                return list(batch[1:] if rows.dims else batch[:-1])
+                return list(batch)[1:] if rows.dims else list(batch)[:-1]
             return [self.without_first(each, (*path, place)) for place, each in enumerate(batch)]
         parts = parts_of(batch)
         return {key: self.without_first(value, (*path, key)) for key, value in parts.items()} if parts else batch
@@ -103,7 +106,7 @@ class Layout:
         if isinstance(batch, _Array):
             value = _numbers(batch)
             return [value] if value is not None and self.at(path).shared and value.is_floating_point() else []
-        if isinstance(batch, (list, tuple)):
+        if isinstance(batch, _List):
             if self.at(path).dims:
                 return []
             return [found for place, each in enumerate(batch) for found in self.shared_numbers(each, (*path, place))]
@@ -123,7 +126,7 @@ class Layout:
             if dim is None or value is None:
                 return [] if dim is None else [[repr(row.tolist()) for row in np.moveaxis(batch, dim, 0)]]
             return [[_stripped(row) for row in value.movedim(dim, 0).flatten(1 if value.dim() > 1 else 0).unbind()]]
-        if isinstance(batch, (list, tuple)):
+        if isinstance(batch, _List):
             if rows.dims:
                 return [[repr(each) for each in batch]]
             return [column for place, each in enumerate(batch) for column in self._columns_of(each, (*path, place))]
@@ -145,8 +148,8 @@ def same_entry(one: Any, two: Any) -> bool:
         return one == two or abs(one - two) <= 1e-6 * abs(one) or (one != one and two != two)
     if isinstance(one, (str, bytes, int, float)):
         return bool(one == two)
-    if isinstance(one, (list, tuple)):
-        return isinstance(two, (list, tuple)) and len(one) == len(two) and all(map(same_entry, one, two))
+    if isinstance(one, _List):
+        return isinstance(two, _List) and len(one) == len(two) and all(map(same_entry, one, two))
     parts, of_two = parts_of(one), parts_of(two)
     return parts.keys() == of_two.keys() and all(same_entry(parts[key], of_two[key]) for key in parts)
 
@@ -234,7 +237,7 @@ def same_extents(one: Any, two: Any) -> bool:
                 found.append(tuple(each.shape))
             elif isinstance(each, Mapping):
                 waiting.extend(each.values())
-            elif isinstance(each, (list, tuple)):
+            elif isinstance(each, _List):
                 found.append(len(each))
                 waiting.extend(each)
     return shapes[0] == shapes[1]
