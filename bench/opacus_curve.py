@@ -27,7 +27,7 @@ from opacus.optimizers import optimizer as opacus_optimizer
 from torch.utils.data import DataLoader, TensorDataset
 
 from ghostshard import PrivacyEngine
-from ghostshard.ghost.loss import token_losses
+from ghostshard.ghost.transformers_losses import token_losses
 from ghostshard.loaders import PoissonBatchSampler
 
 IGNORED, END = -100, 0

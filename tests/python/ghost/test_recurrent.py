@@ -7,6 +7,7 @@ import pytest
 import torch
 from launch import SUM_TOLERANCE
 from models import class_loss
+from opacus.validators.errors import UnsupportedModuleError
 from private import Private
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -128,9 +129,17 @@ def test_make_private_takes_them(build):
     assert sum(steps for _, _, steps in engine.accountant.history) == 5
 
 
-def test_batch_norm_is_refused_still():
-    model = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6))
-    with pytest.raises(Exception, match="BatchNorm"):
+class NormAndActivation(nn.BatchNorm1d):
+    """As timm's BatchNormAct2d."""
+
+    def forward(self, x):
+        return super().forward(x).relu()
+
+
+@pytest.mark.parametrize("norm, sentence", [(nn.BatchNorm1d, "BatchNorm"), (NormAndActivation, r"1 \(NormAndActivation\) is a BatchNorm by inheritance")])
+def test_batch_norm_is_refused_still(norm, sentence):
+    model = nn.Sequential(nn.Linear(6, 6), norm(6))
+    with pytest.raises(UnsupportedModuleError, match=sentence):
         PrivacyEngine().make_private(
             module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), noise_multiplier=1.0, max_grad_norm=0.3,
             data_loader=DataLoader(TensorDataset(torch.randn(8, 6)), batch_size=4), grad_sample_mode="ghost",

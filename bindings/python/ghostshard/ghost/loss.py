@@ -15,13 +15,11 @@ from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from .batch import loss_kind
 from .checks.criterions import leave_call_beside
 from .cross_entropy import cross_entropy, is_plain
 from .forwards import forward_of
 from .like_a_number import NO_FUNCTION, ReadsLikeANumber
 from .nobody import losses_of_nobody
-from .packing import Packing, shifted
 from .provenance import IN_ITS_PLACE, Drawn, Finding, as_units, bare, plain
 from .recording import RecordingEngine
 from .shared import Shared
@@ -176,13 +174,15 @@ class PrivateLoss(ReadsLikeANumber, DPTensorFastGradientClipping):
         return f"PrivateLoss({self.item():.4f})"
 
 
-class PrivateCriterion(DPLossFastGradientClipping):
-    """Opacus' criterion wrapper: runs the criterion with reduction "none" and gives a PrivateLoss.
+class PrivateCriterion(nn.Module, DPLossFastGradientClipping):
+    """Opacus' criterion wrapper: runs the criterion with reduction "none" and gives a PrivateLoss. A module, so that it can take the
+    place of the one that a model or a LightningModule holds as a child.
 
     shape: extents [B, T, ...] of the logits before they were flattened, for a criterion whose losses are [B·T].
     """
 
     def __init__(self, engine: RecordingEngine, optimizer: Any, criterion: Any, loss_reduction: str = "mean"):
+        nn.Module.__init__(self)
         check_reduction(loss_reduction)
         own = getattr(criterion, "reduction", loss_reduction)
         if own != loss_reduction:
@@ -193,7 +193,7 @@ class PrivateCriterion(DPLossFastGradientClipping):
         self.criterion = criterion
         self.loss_reduction = loss_reduction
 
-    def __call__(self, *args: Any, shape: Any = None, **kwargs: Any) -> PrivateLoss:
+    def forward(self, *args: Any, shape: Any = None, **kwargs: Any) -> PrivateLoss:
         given = args, kwargs
         args, kwargs, found = self.engine.provenance.targets(args, kwargs, constants_of(self.criterion))
         inputs = forward_of(self.engine, (args, kwargs))
@@ -297,53 +297,3 @@ def reduce_units(losses: torch.Tensor, valid: torch.Tensor | None, reduction: st
     if valid is None:
         return total / max(flat.shape[1], 1)
     return total / valid.flatten(1).sum(1).clamp(min=1)
-
-
-def token_losses(
-    logits: torch.Tensor, labels: torch.Tensor, *, shift: bool, reduction: str, packing: Packing | None = None
-) -> torch.Tensor:
-    """Cross-entropy of each unit's own tokens, [units]: logits [units, T, V], labels [units, T], -100 ignored.
-
-    shift: logits at t are for the label at t + 1 (a causal language model). packing: whose the tokens are, if units are not
-    rows; the labels are then those of segments (Packing.labels_of_segments).
-    """
-    labels = labels.to(logits.device)
-    if shift:
-        labels = shifted(labels)
-    losses = cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)).view(labels.shape)
-    if packing is None:
-        return reduce_units(losses, labels != -100, reduction)
-    return packing.reduce(losses, labels != -100, reduction)
-
-
-_TOKENS = ("ForCausalLM", "ForMaskedLM", "ForTokenClassification")
-
-
-def per_example_form(model: Any, labels: torch.Tensor, packing: Packing | None) -> bool:
-    """Whether loss_of_transformers() knows a form of this model's loss (which may be another: own_loss.py)."""
-    kind = loss_kind(model)
-    classes = kind == "ForSequenceClassification" and packing is None and labels.dim() == 1 and not labels.is_floating_point()
-    return kind in _TOKENS or (classes and model.config.num_labels > 1)
-
-
-def loss_of_transformers(
-    model: Any, output: Any, labels: torch.Tensor, reduction: str, packing: Packing | None = None
-) -> torch.Tensor:
-    """A Hugging Face model's own loss, for each unit, of a kind that has a form (per_example_form)."""
-    kind, logits = loss_kind(model), output.logits
-    if kind in _TOKENS:
-        return token_losses(logits, labels, shift=kind == "ForCausalLM", reduction=reduction, packing=packing)
-    return cross_entropy(logits, labels.to(logits.device))
-
-
-def targets_of_transformers(model: Any, labels: torch.Tensor, losses: torch.Tensor, packing: Packing | None) -> torch.Tensor:
-    """How many targets each of loss_of_transformers()'s [units] losses is over."""
-    kind = loss_kind(model)
-    if labels.dim() == 1 or losses.shape[0] == 0:
-        return torch.ones_like(losses)
-    labels = (shifted(labels) if kind == "ForCausalLM" else labels).to(losses.device)
-    valid = labels != -100
-    ones = torch.ones(labels.shape, device=losses.device)
-    if packing is None:
-        return reduce_units(ones, valid, "sum")
-    return packing.reduce(ones, valid, "sum")

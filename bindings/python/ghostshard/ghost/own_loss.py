@@ -1,6 +1,6 @@
 """The loss that a Transformers model forms itself, of each example.
 
-A model forms a mean over the batch, which no example's clipping can use. For four kinds that Transformers names, loss.py
+A model forms a mean over the batch, which no example's clipping can use. For four kinds that Transformers names, transformers_losses.py
 forms each example's loss from logits and labels; if these losses, reduced as Transformers does, give the model's own loss of
 the first batch, they train from then on. Any other loss (class weights, margins, a router's loss, `model.loss_function`, spans,
 pictures, translations) is computed example by example by the model's own code: its forward runs once for the batch; then for
@@ -24,8 +24,8 @@ from .batch import Inputs
 from .checks.state import State
 from .layout import original_class
 from .listed import Path, mapped_units, picked
-from .loss import loss_of_transformers, per_example_form, targets_of_transformers
 from .tensor_trees import tensors_in
+from .transformers_losses import loss_of_transformers, per_example_form, targets_of_transformers
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _OTHER = (

@@ -3,13 +3,14 @@
 layer            a layer as its rule sees it, and which rule a layer has
 layers           linear layers, embeddings, norms
 convolutions     convolutions, as linear layers on patches
+graphs           layers of PyTorch Geometric, on graphs laid end to end
 recurrent        RNN, LSTM and GRU, as linear layers of each step
 any_layer        layers without a rule of their own, by torch.func: call (its arguments), skeleton (its forward), one_by_one
 tables           embeddings whose weight a model reads as it is
 tensor_parallel  layers whose weights are cut over ranks
 """
 
-from . import convolutions, recurrent  # noqa: F401 (they register themselves, as layers does)
+from . import convolutions, graphs, recurrent  # noqa: F401 (they register themselves, as layers does)
 from .any_layer import per_example
 from .layer import Layer, Rule, register_rule, rule_for, same_output
 from .layers import BY_ROWS, affine
