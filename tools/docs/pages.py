@@ -90,7 +90,7 @@ def build(folder: Path) -> None:
         (pages / name.lower()).write_text(guide(ROOT / name, depth=""), encoding="utf-8")
     for name in GUIDES:
         (pages / name).write_text(guide(ROOT / "docs" / name, depth="../"), encoding="utf-8")
-    for picture in (ROOT / "docs").glob("*.svg"):
+    for picture in (*(ROOT / "docs").glob("*.svg"), *(ROOT / "docs").glob("*.png")):
         (pages / picture.name).write_bytes(picture.read_bytes())
     navigation = ["nav:", "  - GhostShard: index.md", "  - Guides:"]
     navigation += [f"      - {title}: {name}" for name, title in GUIDES.items()]
