@@ -255,3 +255,19 @@ def test_a_mean_of_ctc_divides_each_loss_by_its_own_targets(by_name):
     torch.testing.assert_close(torch.as_tensor(loss.loss_per_sample.detach()), torch.stack(alone).detach(), check_stride=False)
     loss.backward()
     optimizer.step()
+
+
+def test_distillation_by_batchmean_is_the_sum_of_each_rows_terms():
+    """KLDivLoss' own reduction: a row's sum, averaged over the rows; of texts that were flattened, over each one's own."""
+    soft = torch.randn(40, 5, 3).softmax(-1)
+    module, optimizer, criterion, loader = private(nn.Linear(6, 3), TensorDataset(torch.randn(40, 5, 6), soft), criterion=nn.KLDivLoss(reduction="batchmean"))
+    for flatten in (False, True):
+        x, y = next(batch for batch in loader if len(batch[0]))
+        out = module(x).log_softmax(-1)
+        loss = criterion(*((each.reshape(-1, 3) for each in (out, y)) if flatten else (out, y)), **({"shape": out.shape} if flatten else {}))
+        expected = nn.functional.kl_div(out, y, reduction="none").sum((1, 2)) / (5 if flatten else 1)
+        assert torch.allclose(loss.loss_per_sample, expected)
+        loss.backward()
+        optimizer.step()
+    with pytest.raises(ValueError, match="the criterion's reduction must be loss_reduction"):
+        private(nn.Linear(6, 3), criterion=nn.KLDivLoss(reduction="batchmean"), loss_reduction="sum")

@@ -185,7 +185,8 @@ class PrivateCriterion(nn.Module, DPLossFastGradientClipping):
         nn.Module.__init__(self)
         check_reduction(loss_reduction)
         own = getattr(criterion, "reduction", loss_reduction)
-        if own != loss_reduction:
+        self._adds_rows = own == "batchmean" and loss_reduction == "mean"  # KLDivLoss: a row's sum, averaged over rows
+        if own != loss_reduction and not self._adds_rows:
             raise ValueError(f"the criterion's reduction must be loss_reduction ({loss_reduction!r}), got {own!r}. A criterion that gives one loss for each "
                              "example is a function or a module without a reduction of its own")
         self.engine = self.module = engine
@@ -247,6 +248,8 @@ class PrivateCriterion(nn.Module, DPLossFastGradientClipping):
             return self.criterion(*args, **kwargs)
         try:
             losses = self.criterion(*args, **kwargs)
+            if self._adds_rows:
+                return losses.flatten(1).sum(1)
             return losses / _target_lengths(args, kwargs, losses) if type(self.criterion) is nn.CTCLoss and before == "mean" else losses
         finally:
             if given:
