@@ -24,6 +24,8 @@ from .padding import Axis, axes_of, copies_of
 _AGAIN = 1 / 400
 _HALVES = 12  # of the first batch: a dependence that shows at a fourth of them is overlooked once in 1,000 (each with its complement)
 _COINS = 8  # tosses of a collate_fn's coins that must all give the same before it is taken for one without: short texts are rarely masked
+_TOSSES = 24  # what a mixture at one batch of ten shows at, but for 8 %
+_PERSISTENT = 16  # other coins with which a difference must be there, too: rare masks of short texts differ for half of them at most
 _BATCHES = 8
 _MIXED = (
     "collate_fn mixes its examples: the rows of some changed with the others of their batch, so one example would be in several units and "
@@ -65,39 +67,46 @@ class CollateCheck:
         # Of an odd number one is in both halves: a third one is without it.
         starts = [(start + turn) % count for turn in ([0, (count + 1) // 2] + [1] * (count % 2))]
         turned = [examples[start:] + examples[:start] for start in starts]
-        if any(self._mixes_into_half(layout, collate, each, before) for each in turned):
+        if any(self._mixes_into_half(layout, collate, each, before, _TOSSES if each is turned[0] and halves > 1 else 1) for each in turned):
             return True
         return self._mixes_in_place(layout, collate, examples, before, halves)
 
     def _mixes_in_place(self, layout: Layout, collate: Callable[[list], Any], examples: list, before: Coins, halves: int) -> bool:
         """Into examples that stay at their places, from any others, those before them too, or into a number that all share. Not told of a
-        collate_fn that tosses coins, as those before the others toss theirs first."""
-
-        def batch(stay: set[int], neighbours: list) -> Any:
-            others = iter(neighbours)
-            return collate(copies_of(each if place in stay else next(others) for place, each in enumerate(examples)))
-
+        collate_fn that tosses coins often, as those before the others toss theirs first."""
         count = len(examples)
         everyone = set(range(count))
+
+        def given() -> Any:
+            return collate(copies_of(examples))
+
         before.again()
-        as_given = batch(everyone, [])
+        as_given = given()
         for _ in range(_COINS):
-            once_more = batch(everyone, [])
+            once_more = given()
             if not layout.same(as_given, once_more, range(count)):
                 return False
-        numbers = layout.shared_numbers(as_given)
-        if not same_numbers(numbers, layout.shared_numbers(once_more)):
-            numbers = []  # the time of day, for example
-        if count > 2 and self._by_place(layout, as_given, collate(copies_of(examples[1:]))):
+        # Others: the time of day, for example.
+        stable = same_numbers(layout.shared_numbers(as_given), layout.shared_numbers(once_more))
+
+        def mixes(changed: list, differ: Callable[[Any, Any], bool]) -> bool:
+            before.again()
+            return differ(as_given, collate(copies_of(changed))) and _persists(given, lambda: collate(copies_of(changed)), differ)
+
+        if count > 2 and mixes(examples[1:], lambda batch, others: self._by_place(layout, batch, others)):
             return True
         for _ in range(halves):
             half = set(self._lot.sample(range(count), count // 2))
             for stay in (half, everyone - half):
+
+                def differ(batch: Any, found: Any, stay: set[int] = stay) -> bool:
+                    same = layout.same(batch, found, sorted(stay)) or layout.in_another_order(batch, found, len(stay))
+                    return not same or (stable and not same_numbers(layout.shared_numbers(batch), layout.shared_numbers(found)))
+
                 kept, others = [examples[place] for place in sorted(stay)], [examples[place] for place in sorted(everyone - stay)]
                 for neighbours in ([*kept, kept[0]][: len(others)], others[::-1]):
-                    found = batch(stay, neighbours)
-                    same = layout.same(as_given, found, sorted(stay)) or layout.in_another_order(as_given, found, len(stay))
-                    if not same or (numbers and not same_numbers(numbers, layout.shared_numbers(found))):
+                    instead = iter(neighbours)
+                    if mixes([each if place in stay else next(instead) for place, each in enumerate(examples)], differ):
                         return True
         return False
 
@@ -106,26 +115,43 @@ class CollateCheck:
         rest = layout.units - 1
         return not layout.same(layout.without_first(as_given), others, range(rest)) and not layout.in_another_order(as_given, others, rest)
 
-    def _mixes_into_half(self, layout: Layout, collate: Callable[[list], Any], examples: list, before: Coins) -> bool:
+    def _mixes_into_half(self, layout: Layout, collate: Callable[[list], Any], examples: list, before: Coins, tosses: int = 1) -> bool:
+        """Into the first half, which tosses its coins before the others. Of a collate_fn that tosses any: with so many sets of coins, as it may mix at some."""
         stays = (len(examples) + 1) // 2
         kept = range(stays)
         first, others = examples[:stays], examples[stays:]
 
         def batch(neighbours: list) -> Any:
-            before.again()
             return collate(copies_of(first + neighbours))
 
-        as_given = batch(others)
-        for neighbours in (first[: len(others)], others[::-1]):
+        def differ(batch: Any, found: Any) -> bool:
+            return not layout.same(batch, found, kept) and not layout.in_another_order(batch, found, stays)
+
+        def mixes(neighbours: list, coins: Coins) -> bool:
+            coins.again()
+            as_given = batch(others)
+            coins.again()
             found = batch(neighbours)
-            if layout.same(as_given, found, kept) or layout.in_another_order(as_given, found, stays):
-                continue
-            if same_extents(as_given, found):
-                return True  # the coins of the first examples are tossed before those of the others
-            again = (collate(copies_of(first + others)) for _ in range(_COINS))  # with other coins
-            if all(layout.same(as_given, each, kept) for each in again):
-                return True
-        return False
+            if not differ(as_given, found) or same_extents(as_given, found):
+                return differ(as_given, found)
+            again = (batch(others) for _ in range(_COINS))  # with other coins
+            return all(layout.same(as_given, each, kept) for each in again) and _persists(lambda: batch(others), lambda: batch(neighbours), differ)
+
+        changed = (first[: len(others)], others[::-1])
+        if any(mixes(neighbours, before) for neighbours in changed):
+            return True
+        return before.tossed() and any(mixes(changed[0], Coins()) for _ in range(1, tosses))
+
+
+def _persists(given: Callable[[], Any], changed: Callable[[], Any], differ: Callable[[Any, Any], bool]) -> bool:
+    """Whether both batches differ whatever coins are tossed: a rare one that falls on another example, or elsewhere, is no mixing."""
+    for _ in range(_PERSISTENT):
+        coins = Coins()
+        batch = given()
+        coins.again()
+        if not differ(batch, changed()):
+            return False
+    return True
 
 
 def _layout_of(collate: Callable[[list], Any], examples: list, before: Coins) -> Layout:

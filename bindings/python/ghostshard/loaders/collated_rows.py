@@ -228,18 +228,22 @@ def _stripped(row: torch.Tensor) -> Any:
 
 
 def same_extents(one: Any, two: Any) -> bool:
+    """Of all tensors, lists and words, in their order."""
     shapes: list[list] = [[], []]
     for batch, found in zip((one, two), shapes):
-        waiting = [batch]
+        waiting, seen = [batch], set()
         while waiting:
             each = waiting.pop()
+            if id(each) in seen:
+                continue
+            seen.add(id(each))
             if isinstance(each, _Array):
                 found.append(tuple(each.shape))
-            elif isinstance(each, Mapping):
-                waiting.extend(each.values())
-            elif isinstance(each, _List):
+            elif isinstance(each, (*_List, str, bytes)):
                 found.append(len(each))
-                waiting.extend(each)
+                waiting.extend(() if isinstance(each, (str, bytes)) else each)
+            else:
+                waiting.extend(parts_of(each).values())
     return shapes[0] == shapes[1]
 
 

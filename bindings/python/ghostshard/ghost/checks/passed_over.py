@@ -6,17 +6,19 @@ passed over
 
 * after comparisons of its values that came out as in no draw that was stepped;
 * after its values were read in any way, if that happens in no turn;
-* twice, if those that are passed over hold fewer examples than all that were stepped, or more.
+* if it holds fewer examples than all that were stepped, or more, and so do so many others that counters and coins would pass over such ones at less
+  than one run in 10,000.
 """
 
 from __future__ import annotations
 
+import math
 import os
 
 from ..provenance import DECISIONS, outcomes_of
 
 _LEAST = 3  # draws that tell whether they come in turn
-_STEPPED = 8  # draws that tell which sizes are usual
+_ONE_IN = 10_000  # runs whose draws were not chosen by their sizes
 _MOST = 1 << 12  # outcomes that are remembered
 _WHY = (
     "a draw of the private loader was passed over {}. Whether a step is made would tell who was drawn, which no epsilon covers. Make a step of every draw: "
@@ -31,7 +33,7 @@ class PassedOver:
     def __init__(self) -> None:
         self._known: set[frozenset] = set()  # outcomes of draws that were stepped
         self._sizes: list[int] = []  # least and most examples of those
-        self._steps = 0
+        self._steps = self._passed = 0
         self._since = DECISIONS.count
         self._pass = -1
         self._stepped_here = False  # in the pass at hand
@@ -71,11 +73,19 @@ class PassedOver:
             self._read = [*self._read[-15:], (self._draw, self._draw - self._began)]
             if not _in_turn(self._read):
                 return _WHY.format(f"after its values were read by {read}, the {len(self._read)}th time, and in no turn")
-        if self._steps >= _STEPPED and not self._sizes[0] <= units <= self._sizes[1]:
-            self._odd.append(units)
-            if len(self._odd) > 1:
-                return _WHY.format(f"that held {units} examples, where all that steps were made of held {self._sizes[0]} to {self._sizes[1]}, and not for the first time")
+        if self._steps:
+            least, most = self._sizes
+            self._passed += 1
+            self._odd = [size for size in (*self._odd, units) if not least <= size <= most]
+            if not least <= units <= most and _chosen_by_size(self._steps, self._passed, len(self._odd)):
+                return _WHY.format(f"that held {units} examples, where all that steps were made of held {least} to {most}, and {len(self._odd) - 1} others before it likewise")
         return ""
+
+
+def _chosen_by_size(steps: int, passed: int, odd: int) -> bool:
+    """`odd` of the draws that were passed over hold fewer examples than all steps' draws or more. If nothing about them was chosen, all orders of sizes are as
+    likely: given ones are the least and the most of steps + odd in odd + 1 of C(steps + odd, odd) ways."""
+    return math.comb(passed, odd) * (odd + 1) * _ONE_IN < math.comb(steps + odd, odd)
 
 
 def _in_turn(draws: list[tuple[int, int]]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,16 +57,23 @@ def skeleton(module: nn.Module, known: dict[int, nn.Module] | None = None) -> nn
     known = {} if known is None else known
     if id(module) in known:
         return known[id(module)]
-    bare = known[id(module)] = object.__new__(original_class(module))
+    kind = original_class(module)
+    bare = known[id(module)] = object.__new__(_unflattened(kind) if isinstance(module, nn.RNNBase) else kind)
     state = bare.__dict__
     state.update((key, value) for key, value in module.__dict__.items() if key != "forward")
     state.update((hooks, OrderedDict()) for hooks in _HOOKS)
     state["_parameters"] = {name: local(value) for name, value in module._parameters.items()}
     state["_modules"] = {name: skeleton(child, known) for name, child in module._modules.items() if child is not None}
     for key, value in module.__dict__.items():
-        if key not in ("_parameters", "_modules", "_buffers", *_HOOKS) and isinstance(value, (list, tuple, dict)):
+        if key not in ("_parameters", "_modules", "_buffers", "_flat_weights", *_HOOKS) and isinstance(value, (list, tuple, dict)):
             state[key] = _of_skeleton(module, value, known)
     return bare
+
+
+@functools.cache
+def _unflattened(kind: type[nn.RNNBase]) -> type[nn.RNNBase]:
+    """The class, whose forward takes the weights that its attributes are now, and not those of the list that it keeps."""
+    return type(kind.__name__, (kind,), {"_flat_weights": property(lambda self: [getattr(self, name, None) for name in self._flat_weights_names])})
 
 
 def _of_skeleton(module: nn.Module, value: Any, known: dict[int, nn.Module]) -> Any:
