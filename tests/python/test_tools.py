@@ -40,6 +40,37 @@ def test_counting(repository, tmp_path, ctest, ctest_rc, pytest_, pytest_rc, las
     assert ("needs a GPU" in done.stdout) == (SKIPPED in f"{ctest}{pytest_}")
 
 
+def failed(*names):
+    return "".join(f'<testcase classname="t" name="{name}"><failure>no</failure></testcase>' for name in names)
+
+
+AGAIN = {
+    # name: (pytest's cases, its status, those of the second run, worth one, last line, exit status)
+    "passes_then": (failed("a"), 1, '<testcase classname="t" name="a"/>', True, "2 passed, 0 failed", 0),
+    "fails_again": (failed("a", "b"), 1, '<testcase classname="t" name="a"/>' + failed("b"), True, "2 passed, 1 failed", 1),
+    "is_skipped_then": (failed("a"), 1, '<testcase classname="t" name="a"><skipped message="no"/></testcase>', True, "1 passed, 1 failed", 1),
+    "another_passes": (failed("a"), 1, '<testcase classname="t" name="b"/>', True, "1 passed, 1 failed", 1),
+    "was_not_run_again": (failed("a"), 1, None, True, "1 passed, 1 failed", 1),
+    "too_many": (failed(*"abcd"), 1, None, False, "1 passed, 4 failed", 1),
+    "died": (failed("a"), 137, None, False, "1 passed, 1 failed", 1),
+    "nothing_failed": ('<testcase classname="t" name="a"/>', 0, None, False, "2 passed, 0 failed", 0),
+}
+
+
+@pytest.mark.parametrize("cases, rc, again, worth, last, status", AGAIN.values(), ids=AGAIN.keys())
+def test_counting_tests_that_were_run_again(repository, tmp_path, cases, rc, again, worth, last, status):
+    for name, text, code in (("ctest", OK, 0), ("pytest", cases, rc)):
+        (tmp_path / f"{name}.xml").write_text(f"<testsuite>{text}</testsuite>")
+        (tmp_path / f"{name}.rc").write_text(f"{code}\n")
+    run = lambda *words: subprocess.run([sys.executable, repository / "tools" / "count_tests.py", *words, tmp_path], capture_output=True, text=True)
+    assert run("--few-failed").returncode == (0 if worth else 1)
+    if again is not None:
+        (tmp_path / "pytest-again.xml").write_text(f"<testsuite>{again}</testsuite>")
+    done = run()
+    assert (done.stdout.splitlines()[-1], done.returncode) == (last, status)
+    assert ("again    pytest: t.a: it failed, and passed" in done.stdout) == (again is not None and again.startswith('<testcase classname="t" name="a"/>'))
+
+
 def entry(name: str, status: str = "run", inside: str = "") -> str:
     """An entry of ctest that runs a GoogleTest program."""
     label = '<properties><property name="cmake_labels" value="gtest;gpu"/></properties>'

@@ -318,8 +318,13 @@ def test_targets_that_are_padded_beside_outputs_that_the_loop_cuts(ignored):
             steps(OfPlaces(), loss, criterion, of_series, Series())
 
 
+class ManyPairs(Pairs):
+    def __len__(self):
+        return 5 * N
+
+
 def test_an_axis_that_varies_later_is_looked_at_then(monkeypatch):
-    """In the first batches all passages are as long."""
+    """In the first batches all passages are as long. A later one shows it to every second look or so."""
     monkeypatch.setattr("ghostshard.ghost.checks.gradients._PADDED_AGAIN", 10**9)  # not by lot
     seen = 0
 
@@ -335,7 +340,7 @@ def test_an_axis_that_varies_later_is_looked_at_then(monkeypatch):
     for _ in range(3):
         seen = 0
         with pytest.raises(RuntimeError, match=REFUSED):
-            steps(Both(True, False), loss, collate=collate)
+            steps(Both(True, False), loss, collate=collate, data=ManyPairs(), count=40)
         assert seen > 2
 
 
