@@ -12,7 +12,6 @@ from ghostshard.ghost.provenance.constants import Constants
 from ghostshard.ghost.provenance.drawn import Drawn, drawn, of_rows, plain
 from ghostshard.ghost.tensor_trees import mapped, tensors_in
 
-_SAMPLES = 20  # of an operator
 _ALIKE = {"rtol": 1e-4, "atol": 1e-5, "equal_nan": True}
 # Memory that nobody wrote to.
 _UNWRITTEN = {"empty_like", "new_empty", "new_empty_strided", "empty", "empty_strided", "empty_permuted"}
@@ -29,7 +28,7 @@ class Piece:
         self.constants.begin_batch(units)
 
 
-def operators(part, parts):
+def operators(part, parts, most):
     sys.modules.setdefault("expecttest", types.SimpleNamespace(TestCase=object, assert_expected_inline=None))  # torch's own tests alone need it
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -39,7 +38,7 @@ def operators(part, parts):
             continue
         kind = torch.float32 if torch.float32 in op.dtypes else next(iter(op.dtypes))
         try:
-            samples = list(itertools.islice(op.sample_inputs("cpu", kind, requires_grad=False), _SAMPLES))
+            samples = list(itertools.islice(op.sample_inputs("cpu", kind, requires_grad=False), most))
         except Exception:  # it needs a package or a device that is not here
             continue
         yield op.name, [each for each in (op.op, op.method_variant, op.inplace_variant) if each is not None], samples
@@ -100,10 +99,11 @@ def rows_that_others_reach(function, tree, followed, n):
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_rows_of_an_example_are_its_own(part):
+@pytest.mark.parametrize("most", [6, pytest.param(20, marks=pytest.mark.long)])  # samples of an operator
+def test_rows_of_an_example_are_its_own(most, part):
     torch.manual_seed(0)
     wrong, tried = {}, 0
-    for name, functions, samples in operators(part, 4):
+    for name, functions, samples in operators(part, 4, most):
         for function, sample in itertools.product(functions, samples):
             tree = (sample.input, *sample.args), sample.kwargs
             tensors = [each for each in tensors_in(tree) if each.layout is torch.strided and each.dim() and each.shape[0] > 1]
