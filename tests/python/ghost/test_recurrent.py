@@ -144,3 +144,30 @@ def test_batch_norm_is_refused_still(norm, sentence):
             module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), noise_multiplier=1.0, max_grad_norm=0.3,
             data_loader=DataLoader(TensorDataset(torch.randn(8, 6)), batch_size=4), grad_sample_mode="ghost",
         )  # fmt: skip
+
+
+class BesideParameters(nn.Module):
+    """A query that reads the states, a first state and a scale, which are parameters of the module that has the recurrent layer."""
+
+    def __init__(self, kind, **options):
+        super().__init__()
+        self.reader = kind(6, 5, batch_first=True, **options)
+        width = 5 * (1 + self.reader.bidirectional)
+        self.query, self.scale, self.head = nn.Parameter(torch.randn(width)), nn.Parameter(torch.ones(1)), nn.Linear(width, 3)
+        self.first = nn.Parameter(torch.randn(self.reader.num_layers * (1 + self.reader.bidirectional), 1, 5))
+
+    def forward(self, x):
+        first = self.first.expand(-1, len(x), -1).contiguous()
+        states, _ = self.reader(x * self.scale, (first, first) if isinstance(self.reader, nn.LSTM) else first)
+        return self.head((states * (states @ self.query).softmax(1)[..., None]).sum(1))
+
+
+@pytest.mark.parametrize("options", [{}, {"bidirectional": True, "num_layers": 2}], ids=["one", "both ways, two layers"])
+@pytest.mark.parametrize("kind", [nn.RNN, nn.LSTM, nn.GRU])
+def test_parameters_beside_a_recurrent_layer(kind, options):
+    torch.manual_seed(3)
+    model = BesideParameters(kind, **options)
+    batches = [(torch.randn(4, 7, 6), torch.randint(0, 3, (4,))) for _ in range(2)]
+    expected = oracle.clipped_sum(copy.deepcopy(model), class_loss, batches, 0.5)
+    assert all(float(value.abs().max()) > 0 for value in expected.values())
+    assert oracle.worst_difference(Private(model, 0.5).step(class_loss, batches), expected) < SUM_TOLERANCE

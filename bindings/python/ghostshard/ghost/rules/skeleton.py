@@ -73,7 +73,8 @@ def skeleton(module: nn.Module, known: dict[int, nn.Module] | None = None) -> nn
 @functools.cache
 def _unflattened(kind: type[nn.RNNBase]) -> type[nn.RNNBase]:
     """The class, whose forward takes the weights that its attributes are now, and not those of the list that it keeps."""
-    return type(kind.__name__, (kind,), {"_flat_weights": property(lambda self: [getattr(self, name, None) for name in self._flat_weights_names])})
+    now = property(lambda self: [getattr(self, name, None) for name in self._flat_weights_names], lambda self, _: None)
+    return type(kind.__name__, (kind,), {"_flat_weights": now})
 
 
 def _of_skeleton(module: nn.Module, value: Any, known: dict[int, nn.Module]) -> Any:
