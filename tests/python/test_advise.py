@@ -21,6 +21,7 @@ def test_the_table_has_the_accountants_noise(account, capsys):
     assert mine[0].split()[:3] == ["256", "60", f"{sigma:.4f}"]
 
 
+@pytest.mark.long
 def test_balls_in_bins_are_planned_as_passes(account, capsys):
     assert main(["advise", *PLAN, "--sampling", "balls-in-bins"]) == 0
     out = capsys.readouterr().out

@@ -225,6 +225,7 @@ def sent_by_optimizer(row) -> list[float]:
 MATRICES_MB = 4e-6 * 2 * 12 * 32**2  # of the short form's two blocks, in float32
 
 
+@pytest.mark.long
 def test_optimizers_from_python_take_their_steps(peers, monkeypatch, tmp_path):
     rows = short_optimizers(monkeypatch, tmp_path, "--engines", "ghostshard/torch_adamw", "ghostshard/muon")
     adamw, muon = rows["ghostshard/torch_adamw"], rows["ghostshard/muon"]
@@ -303,6 +304,7 @@ def test_sampling_cost_cuts_what_was_drawn(repository):
     assert units == "20,000" and int(kept) == min(int(drawn), 196)
 
 
+@pytest.mark.long
 def test_check_cost_counts_both_the_checks_and_the_look_with_other_examples(repository):
     done = run(sys.executable, repository / "bench/check_cost.py", "--shape", "small", "--steps", 1)
     row = json.loads(done.stdout)

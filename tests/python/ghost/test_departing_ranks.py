@@ -39,7 +39,10 @@ SENTENCES = {
 
 
 # The rules of leaving are tried in test_presence.py; these are more of the same ways.
-LONG = {("sharded", "all break"), ("replicas", "breaks"), ("replicas", "breaks before step()"), ("replicas", "breaks with a manager")}
+LONG = {
+    ("sharded", "all break"), ("replicas", "all break"), ("replicas", "breaks"), ("replicas", "breaks before step()"), ("replicas", "breaks with a manager"),
+    ("replicas", "rank 0 alone"), ("replicas", "saves"), ("replicas", "keeps its iterator"),
+}  # fmt: skip
 CASES = [pytest.param(*each, id=" ".join(each), marks=[pytest.mark.long] if each in LONG else []) for each in SENTENCES]
 
 
