@@ -38,8 +38,8 @@ class WithBatchNorm(nn.Module):
         return self.classifier(self.features(x))
 
 
-def _stand_in_for_torchvision() -> None:
-    """The suite takes random pictures from it and nothing else."""
+def _stand_in_for_torchvision() -> list[str]:
+    """The suite takes random pictures from it and nothing else. The modules' names."""
 
     class FakeData(Dataset):
         def __init__(self, size, image_size, num_classes, transform=None, **_):
@@ -66,15 +66,20 @@ def _stand_in_for_torchvision() -> None:
     vision.models = models
     for module in (vision, datasets, transforms, models):
         sys.modules.setdefault(module.__name__, module)
+    return [module.__name__ for module in (vision, datasets, transforms, models)]
 
 
 try:
     import torchvision  # noqa: F401
+
+    stand_ins = []
 except ImportError:
     is_torchvision_available()  # transformers remembers that it is not there
-    _stand_in_for_torchvision()
+    stand_ins = _stand_in_for_torchvision()
 
 suite = pytest.importorskip("opacus.tests.privacy_engine_test")
+for name in stand_ins:
+    del sys.modules[name]  # for whoever asks later whether it is installed
 LEFT_OUT = (
     "test_per_layer_clipping", "test_sample_grad_aggregation", "test_deterministic_run", "test_generate_noise_in_secure_mode"
 )  # fmt: skip

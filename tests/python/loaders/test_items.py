@@ -299,6 +299,14 @@ def test_partners_are_seen_however_their_rows_are_taken(way):
         loader_of(Gathers(way))
 
 
+def test_partners_are_seen_if_a_library_wraps_torchs_functions(monkeypatch):
+    """As PyTorch Geometric does when it is imported."""
+    of_torch = torch.index_select
+    monkeypatch.setattr(torch, "index_select", lambda input, dim, index: of_torch(input, dim, index))
+    with pytest.raises(ValueError, match="mixes its items"):
+        loader_of(Gathers(MIXED_BY["index_select by names"]))
+
+
 @pytest.mark.parametrize("way", APART_BY.values(), ids=APART_BY)
 def test_a_row_alone_is_an_item_however_it_is_taken(way):
     assert list(loader_of(Gathers(way)))
