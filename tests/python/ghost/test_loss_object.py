@@ -271,3 +271,29 @@ def test_distillation_by_batchmean_is_the_sum_of_each_rows_terms():
         optimizer.step()
     with pytest.raises(ValueError, match="the criterion's reduction must be loss_reduction"):
         private(nn.Linear(6, 3), criterion=nn.KLDivLoss(reduction="batchmean"), loss_reduction="sum")
+
+
+class Holds(nn.Module):
+    def __init__(self, net, criterion):
+        super().__init__()
+        self.net, self.criterion = net, criterion
+
+    def forward(self, x):
+        return self.net(x)
+
+
+def test_a_model_that_holds_its_criterion_is_averaged_and_its_copy_makes_no_private_step():
+    module, optimizer, criterion, loader = private(nn.Linear(6, 3))
+    held = Holds(module, criterion)
+    average = torch.optim.swa_utils.AveragedModel(held)
+    batches = iter(loader)
+    for _ in range(2):
+        x, y = next(batches)
+        held.criterion(held(x), y).backward()
+        optimizer.step()
+        average.update_parameters(held)
+    assert type(average.module.criterion) is nn.CrossEntropyLoss
+    x, y = next(batches)
+    average.module.criterion(average.module(x), y).backward()
+    with pytest.raises(RuntimeError, match="needs a backward.. since the last step"):
+        optimizer.step()

@@ -95,6 +95,18 @@ def test_small_draws_that_are_passed_over(least, draws):
         loop(lambda run, number, x, y, loss: len(x) < least, sizes=sizes)
 
 
+def test_passes_that_only_look_at_the_data_hide_no_choice():
+    """Small draws are passed over in passes that train; between them, passes without a step."""
+    lot, seen = random.Random(6), PassedOver()
+    found = ""
+    for turn in range(12):
+        for _ in range(10):
+            seen.begin(turn)
+            size = sum(lot.random() < 0.2 for _ in range(40))
+            found = found or (seen.passed(size, "") if turn % 2 or size < 7 else seen.stepped(size))
+    assert "all that steps were made of held 7 to" in found
+
+
 def test_draws_that_nobody_chose_are_rarely_of_unusual_sizes():
     """First draws that are passed over by a counter, as a resumed loop does, coins, and every third: 2,000 runs of each."""
     lot = random.Random(5)

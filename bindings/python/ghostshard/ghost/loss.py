@@ -6,6 +6,7 @@ tokens. So criterions run with reduction "none" and are reduced here, unit by un
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -194,6 +195,10 @@ class PrivateCriterion(nn.Module, DPLossFastGradientClipping):
         self.criterion = criterion
         self.loss_reduction = loss_reduction
 
+    def __deepcopy__(self, memo: dict) -> Any:
+        """The plain criterion: a copied model (an average of weights) is not private either."""
+        return copy.deepcopy(self.criterion, memo)
+
     def forward(self, *args: Any, shape: Any = None, **kwargs: Any) -> PrivateLoss:
         given = args, kwargs
         args, kwargs, found = self.engine.provenance.targets(args, kwargs, constants_of(self.criterion))
@@ -248,7 +253,7 @@ class PrivateCriterion(nn.Module, DPLossFastGradientClipping):
             return self.criterion(*args, **kwargs)
         try:
             losses = self.criterion(*args, **kwargs)
-            if self._adds_rows:
+            if self._adds_rows and losses.dim() > 1:
                 return losses.flatten(1).sum(1)
             return losses / _target_lengths(args, kwargs, losses) if type(self.criterion) is nn.CTCLoss and before == "mean" else losses
         finally:

@@ -231,19 +231,18 @@ def same_extents(one: Any, two: Any) -> bool:
     """Of all tensors, lists and words, in their order."""
     shapes: list[list] = [[], []]
     for batch, found in zip((one, two), shapes):
-        waiting, seen = [batch], set()
+        waiting, opened = [batch], {}
         while waiting:
             each = waiting.pop()
-            if id(each) in seen:
-                continue
-            seen.add(id(each))
             if isinstance(each, _Array):
                 found.append(tuple(each.shape))
-            elif isinstance(each, (*_List, str, bytes)):
+            elif isinstance(each, (str, bytes)):
                 found.append(len(each))
-                waiting.extend(() if isinstance(each, (str, bytes)) else each)
-            else:
-                waiting.extend(parts_of(each).values())
+            elif id(each) not in opened:  # an object may hold itself
+                opened[id(each)] = each
+                if isinstance(each, _List):
+                    found.append(len(each))
+                waiting.extend(each if isinstance(each, _List) else parts_of(each).values())
     return shapes[0] == shapes[1]
 
 

@@ -39,12 +39,17 @@ class PassedOver:
         self._stepped_here = False  # in the pass at hand
         self._why = ""  # of a draw of this pass that was passed over, as long as no step shows that the pass trains
         self._read: list[tuple[int, int]] = []  # draws that were passed over after reads: their numbers, in the run and in their pass
-        self._odd: list[int] = []  # their sizes
+        self._here: list[int] = []  # sizes of draws that were passed over in the pass at hand
+        self._odd: list[int] = []  # unusual ones, in passes before it that had steps
         self._draw = self._began = 0
 
     def begin(self, number: int) -> None:
         """A draw is handed out, of this pass."""
         if number != self._pass:
+            if self._stepped_here:  # a pass that only looks at the data chooses nothing
+                self._passed += len(self._here)
+                self._odd += self._here
+            self._here = []
             self._pass, self._began, self._stepped_here, self._why = number, self._draw, False, ""
         self._draw += 1
         self._since = DECISIONS.count
@@ -75,10 +80,11 @@ class PassedOver:
                 return _WHY.format(f"after its values were read by {read}, the {len(self._read)}th time, and in no turn")
         if self._steps:
             least, most = self._sizes
-            self._passed += 1
-            self._odd = [size for size in (*self._odd, units) if not least <= size <= most]
-            if not least <= units <= most and _chosen_by_size(self._steps, self._passed, len(self._odd)):
-                return _WHY.format(f"that held {units} examples, where all that steps were made of held {least} to {most}, and {len(self._odd) - 1} others before it likewise")
+            self._here.append(units)
+            self._odd = [size for size in self._odd if not least <= size <= most]
+            odd = len(self._odd) + sum(not least <= size <= most for size in self._here)
+            if not least <= units <= most and _chosen_by_size(self._steps, self._passed + len(self._here), odd):
+                return _WHY.format(f"that held {units} examples, where all that steps were made of held {least} to {most}, and {odd - 1} others before it likewise")
         return ""
 
 
