@@ -34,6 +34,7 @@ help:
 	@echo '  BENCH_FLAGS=…   of bench-gpu: --short, --minutes N'
 	@echo '  FIGURE_FLAGS=…  of check-figures: --all, --only WORD, --raise-ratchet, --documents, --write'
 	@echo '  BUNDLE_FLAGS=…  of bundle: --python PATH, a further Python (with headers) to build the modules for; repeatable'
+	@echo '  LINT_FLAGS=…    of lint: --since COMMIT, clang-tidy reads what has changed since'
 	@echo '  MUTANT_FLAGS=…  of mutants: --short, --only NAME, --list, --here'
 	@echo '  FUZZ_FLAGS=…    of fuzz: --seconds N, --runs N, and then ledger, event, report or receipt'
 	@echo '  JOBS=N          compile N files at a time (now: $(JOBS); a file of LibTorch takes up to 2 GB of memory)'
@@ -86,7 +87,7 @@ format: setup
 	@tools/format.sh
 
 lint: setup
-	@tools/lint.sh -j $(JOBS)
+	@tools/lint.sh -j $(JOBS) $(LINT_FLAGS)
 
 asan tsan: setup
 	@tools/run_sanitizer.sh $@ -j $(JOBS)

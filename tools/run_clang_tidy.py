@@ -163,6 +163,20 @@ def clean_marker(source, identity):
     return LINT / "clean" / digest.hexdigest()
 
 
+def changed_since(commit):
+    """Files of the tree that are not what they were at this commit. None, all of them: if git does not know it, or if it is the rules that changed."""
+    names = set()
+    for words in (["diff", "--name-only", commit, "--"], ["ls-files", "--others", "--exclude-standard"]):
+        done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True)
+        if done.returncode:
+            print(f"lint: git does not know {commit}, so every source is read: {done.stderr.strip().splitlines()[-1]}")
+            return None
+        names.update(done.stdout.split("\n"))
+    if any(name.startswith((".clang-tidy", "cmake/", "tools/lint", "tools/run_clang_tidy.py")) for name in names):
+        return None
+    return {ROOT / name for name in names if name}
+
+
 def check(source, use, extra):
     began = time.monotonic()
     code, output, errors = tidied(source.path, source, use, extra)
@@ -222,6 +236,7 @@ def main():
     parser.add_argument("--tree", type=Path, required=True, help="the build tree with compile_commands.json")
     parser.add_argument("--tests", action="store_true", help="the sources of tests/ as well")
     parser.add_argument("--only", help="a regular expression on the sources' paths")
+    parser.add_argument("--since", metavar="COMMIT", help="only sources that have changed since, or of which a header of ours has")
     parser.add_argument("tidy", nargs="*", help="more arguments for clang-tidy, after --")
     arguments = parser.parse_args()
 
@@ -234,6 +249,12 @@ def main():
             source = Source(entry)
             if not arguments.only or re.search(arguments.only, source.name):
                 sources[source.name] = source
+
+    changed = changed_since(arguments.since) if arguments.since else None
+    if changed is not None:
+        kept = {name: source for name, source in sources.items() if included(source.path)[0] & changed}
+        print(f"lint: {len(kept)} of {len(sources)} sources have changed since {arguments.since}")
+        sources = kept
 
     identity = tools_identity() + " ".join(arguments.tidy)
     due = [s for s in sources.values() if not clean_marker(s, identity).is_file()]

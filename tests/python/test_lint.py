@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -91,3 +92,36 @@ def test_sources_that_cannot_be_read_together_are_read_apart(lint, capsys):
     lint.source("dp/program.cpp", "#include <string>\nint main() {}\n")
     status, _, calls = lint.run(capsys)
     assert status == 0 and sorted(calls) == ["a.cpp", "a.cpp b.cpp", "b.cpp", "program.cpp"]
+
+
+def git(root: Path, *words: str) -> None:
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run(["git", "-C", str(root), *identity, *words], check=True, capture_output=True)
+
+
+def test_what_changed_since_a_commit_is_read_alone(lint, capsys, monkeypatch):
+    for name in ("a", "b", "c", "d"):
+        lint.source(f"dp/{name}.cpp", f'#include "dp/{name}.h"\n')
+        lint.source(f"dp/{name}.h")
+    git(lint.root, "init", "-q")
+    git(lint.root, "add", "dp")
+    git(lint.root, "commit", "-q", "-m", "all")
+    lint.source("dp/a.cpp", "// another text")
+    lint.source("dp/b.h", "// another text")
+    git(lint.root, "add", "dp/a.cpp")
+    git(lint.root, "commit", "-q", "-m", "two")
+    lint.source("dp/e.cpp")
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "--since", "HEAD~1"])
+    (lint.root / ".git" / "info" / "exclude").write_text("/tools\n/tidy\n/calls\n/build\n.clang-tidy\n")
+    assert lint.run(capsys)[2] == ["a.cpp b.cpp e.cpp"]
+    git(lint.root, "add", "-f", ".clang-tidy")
+    git(lint.root, "commit", "-q", "-m", "other rules")
+    assert lint.run(capsys)[2] == ["c.cpp d.cpp"]  # besides those found clean above
+
+
+def test_a_commit_that_git_does_not_know_lets_every_source_be_read(lint, capsys, monkeypatch):
+    lint.source("dp/a.cpp")
+    git(lint.root, "init", "-q")
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "--since", "HEAD~30"])
+    status, output, calls = lint.run(capsys)
+    assert (status, calls) == (0, ["a.cpp"]) and "git does not know HEAD~30, so every source is read" in output

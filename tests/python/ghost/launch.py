@@ -4,8 +4,10 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from program import free_port
 
 HERE = Path(__file__).parent
@@ -59,14 +61,40 @@ def run_under_torchrun(script: Path, ranks: int, *arguments: str) -> str:
     return done.stdout
 
 
-def results_on_mesh(script: str, mesh: str, folder: Path) -> dict:
-    """The results of all scenarios of `script` on a mesh such as "2x2", with the mesh's name among them."""
-    ranks = 1
+def results_on_mesh(script: str, mesh: str, folder: Path, scenarios: Sequence[str] = ()) -> dict:
+    """The results of these scenarios of `script`, or of all, on a mesh such as "2x2", with the mesh's name among them."""
+    ranks, mesh = 1, mesh.split()[0]
     for extent in mesh.split("x"):
         ranks *= int(extent)
     file = folder / "results.json"
-    run_ranks(HERE / script, ranks, str(file), mesh)
+    run_ranks(HERE / script, ranks, str(file), mesh, *scenarios)
     return json.loads(file.read_text()) | {"mesh": mesh, "ranks": ranks}
+
+
+class OnMeshes:
+    """The scenarios of `script` that each mesh runs, by name: one start of ranks for a mesh. A second word in a mesh's name, as in "2x2 rest", says that its
+    cases are long tests."""
+
+    def __init__(self, script: str, meshes: dict[str, list[str]]):
+        self.script, self.meshes, self.found = script, meshes, {}
+
+    def results(self, mesh: str, folder: Path) -> dict:
+        if mesh not in self.found:
+            self.found[mesh] = pytest.fail.Exception(f"the ranks of {mesh} failed before")
+            self.found[mesh] = results_on_mesh(self.script, mesh, folder, self.meshes[mesh])
+        if isinstance(self.found[mesh], dict):
+            return self.found[mesh]
+        raise self.found[mesh]
+
+    def cases(self, *scenarios: str):
+        """A decorator: cases for the fixtures `results` and `scenario`."""
+        return pytest.mark.parametrize(
+            ("results", "scenario"),
+            [
+                pytest.param(mesh, name, marks=[pytest.mark.long] if " " in mesh else [])
+                for mesh, names in self.meshes.items() for name in names if name in scenarios
+            ], indirect=["results"],
+        )  # fmt: skip
 
 
 def run_alone(script: Path) -> str:

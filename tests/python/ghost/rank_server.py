@@ -1,4 +1,4 @@
-"""Ranks as forks of one process that has imported torch: importing it takes a rank longer than most scripts.
+"""Ranks as forks of one process that has imported torch and what else they need: importing it takes a rank longer than most scripts.
 
 Reads one JSON object a line from standard input (script, arguments, ranks, port, environment, seconds) and answers with one
 (code, said). A rank that fails or is silent for too long ends the others, as torchrun does it.
@@ -15,12 +15,21 @@ import time
 
 import numpy
 import opacus
+import peft
 import torch
+import torch._dynamo  # FSDP2 asks it at its first forward
 import torch.distributed
 import torch.distributed.fsdp
+import torch.onnx  # so does DTensor
+from transformers import BertForQuestionAnswering, GPT2LMHeadModel, LlamaForCausalLM, T5ForConditionalGeneration
 
+from ghostshard import FSDP2Wrapper, PrivacyEngine
+from ghostshard.ghost import engine
 from ghostshard.ghost.checks.gradients import AttributionCheck
 
+READY = (
+    opacus, peft, BertForQuestionAnswering, GPT2LMHeadModel, LlamaForCausalLM, T5ForConditionalGeneration, FSDP2Wrapper, PrivacyEngine, engine,
+)  # fmt: skip
 AttributionCheck.again = 0  # conftest.py
 
 
@@ -78,7 +87,7 @@ def serve() -> dict | None:
     return None
 
 
-assert opacus and torch.get_num_threads() == 1, "OMP_NUM_THREADS must be 1: threads do not survive a fork"
+assert READY and torch.get_num_threads() == 1, "OMP_NUM_THREADS must be 1: threads do not survive a fork"
 mine = serve()
 if mine is not None:
     sys.argv = [mine["script"], *mine["arguments"]]

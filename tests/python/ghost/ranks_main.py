@@ -1,6 +1,6 @@
 """Scenarios on several ranks: started by torchrun, writes a JSON list to the file named first. See test_ghost_ranks.py.
 
-    torchrun --nproc_per_node 4 ranks_main.py results.json 2x2
+    torchrun --nproc_per_node 4 ranks_main.py results.json 2x2 [scenario …]
 """
 
 from __future__ import annotations
@@ -284,9 +284,9 @@ def main(scenarios: dict[str, Callable], axes: tuple[str, ...]) -> None:
     dist.init_process_group("gloo")
     mesh = init_device_mesh("cpu", tuple(shape), mesh_dim_names=axes[-len(shape) :])
     found = {}
-    for name, scenario in scenarios.items():
+    for name in sys.argv[3:] or scenarios:
         print(f"rank {dist.get_rank()}: {name}", file=sys.stderr, flush=True)  # an exception ends all ranks
-        found[name] = scenario(mesh)
+        found[name] = scenarios[name](mesh)
     report_and_leave(results, found)
 
 

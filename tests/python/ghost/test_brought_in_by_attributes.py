@@ -87,7 +87,9 @@ def test_an_attribute_of_a_layer_without_a_rule_brings_none():
         steps_of(run, usual, before=lambda run, x, y: setattr(run.model[0], "held", x.std()))
 
 
-@pytest.mark.parametrize("held, refused", [(lambda x, y: torch.tensor(0.5), False), (lambda x, y: x.std(), True)], ids=["public", "spread"])
+@pytest.mark.parametrize("held, refused", [
+    pytest.param(lambda x, y: torch.tensor(0.5), False, id="public", marks=pytest.mark.long), pytest.param(lambda x, y: x.std(), True, id="spread"),
+])  # fmt: skip
 def test_attributes_of_a_compiled_model_are_asked_before_it_runs(held, refused):
     run = Run(model=Model(lambda m, x: m.l(x) * m.held, torch.ones(())))
     run.module = torch.compile(run.module, backend="eager")

@@ -4,13 +4,7 @@ import json
 import math
 
 import pytest
-from launch import HERE, SUM_TOLERANCE, results_on_mesh, run_alone
-
-
-@pytest.fixture(scope="module", params=["2", "2x2"])
-def results(request, tmp_path_factory) -> dict:
-    return results_on_mesh("ranks_main.py", request.param, tmp_path_factory.mktemp("ranks"))
-
+from launch import HERE, SUM_TOLERANCE, OnMeshes, run_alone
 
 SUMS = [
     "mlp", "language_tied_and_embedded_twice", "frozen_parts", "conv2d", "conv2d_few_places", "layer_without_a_rule",
@@ -18,20 +12,38 @@ SUMS = [
     "gpt2_with_lora", "llama", "bert", "language_sharded_by_leaf", "packed_texts", "packed_users", "lstm", "opacus_lstm",
     "gru_sharded_as_a_leaf", "t5_by_its_own_loss", "bert_spans_by_its_own_loss",
 ]  # fmt: skip
+# What replicas change: how sums are reduced, who draws the noise, and which rows of a table or a leaf a rank has. The other sums are long tests there.
+OF_REPLICAS = ["language_tied_and_embedded_twice", "gpt2_accumulated", "gpt2_two_passes", "language_sharded_by_leaf", "packed_users"]
+OTHERS = ["noise", "bfloat16", "bytes"]
+CUT = "opacus_lstm_by_fully_shard"
+
+on_meshes = OnMeshes(
+    "ranks_main.py",
+    {
+        "2": [*SUMS, *OTHERS, CUT], "2x2": [*OF_REPLICAS, *OTHERS], "2x2 rest": [name for name in (*SUMS, CUT) if name not in OF_REPLICAS]
+    },
+)  # fmt: skip
 
 
-@pytest.mark.parametrize("scenario", SUMS)
+@pytest.fixture
+def results(request, tmp_path) -> dict:
+    return on_meshes.results(request.param, tmp_path)
+
+
+@on_meshes.cases(*SUMS)
 def test_released_sum_is_the_oracles(results, scenario):
     assert results[scenario] < SUM_TOLERANCE
 
 
-def test_cells_that_fully_shard_does_not_see_are_refused(results):
-    said = results["opacus_lstm_by_fully_shard"]
+@on_meshes.cases(CUT)
+def test_cells_that_fully_shard_does_not_see_are_refused(results, scenario):
+    said = results[scenario]
     assert "fully_shard does not gather" in said and "FSDP2Wrapper" in said
 
 
-def test_noise_is_there_once_and_does_not_repeat_over_slices(results):
-    noise = results["noise"]
+@on_meshes.cases("noise")
+def test_noise_is_there_once_and_does_not_repeat_over_slices(results, scenario):
+    noise = results[scenario]
     n = len(noise)
     scale = 2.0 * 0.3
     variance = sum(value * value for value in noise) / n / scale**2
@@ -41,21 +53,24 @@ def test_noise_is_there_once_and_does_not_repeat_over_slices(results):
     assert abs(overlap) < 6 / math.sqrt(half)
 
 
-def test_bfloat16_never_exceeds_the_clip_norm(results):
-    found = results["bfloat16"]
+@on_meshes.cases("bfloat16")
+def test_bfloat16_never_exceeds_the_clip_norm(results, scenario):
+    found = results[scenario]
     # Upper bounds on norms may only make contributions smaller: by the bound's own width, 1e-3 if sums cancel.
     assert 0.999 < found["least"] <= found["most"] <= 1
 
 
-def test_bytes_are_those_of_one_reduction_for_each_microbatch_or_each_step(results):
-    found = results["bytes"]
+@on_meshes.cases("bytes")
+def test_bytes_are_those_of_one_reduction_for_each_microbatch_or_each_step(results, scenario):
+    found = results[scenario]
     # All-to-all over two shards sends half of the gradient; the second axis adds up slices of half the size in rank order.
     once = found["parameters"] // 2 * (2 if results["mesh"] == "2x2" else 1)
     assert found["accumulated"] == found["by_itself"] == once
     assert found["reduced_each"] == 2 * once
 
 
-def test_every_mesh_draws_the_noise_of_one_rank(results, tmp_path):
+@on_meshes.cases("noise")
+def test_every_mesh_draws_the_noise_of_one_rank(results, scenario, tmp_path):
     """Rank 0's generator decides; which rank draws which element does not."""
     script = tmp_path / "alone.py"
     script.write_text(
@@ -71,4 +86,4 @@ def test_every_mesh_draws_the_noise_of_one_rank(results, tmp_path):
         "print(json.dumps((sums[0] - sums[1]).flatten().tolist()))\n"
     )
     alone = json.loads(run_alone(script))
-    assert max(abs(a - b) for a, b in zip(alone, results["noise"], strict=True)) < 1e-5
+    assert max(abs(a - b) for a, b in zip(alone, results[scenario], strict=True)) < 1e-5

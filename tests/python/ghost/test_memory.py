@@ -14,8 +14,8 @@ def resident_mib() -> float:
 
 
 def test_memory_of_logits_is_used_again():
-    private = Private(nn.Sequential(nn.Linear(4, 16384)), 1.0)
-    batch = torch.randn(4, 512, 4), torch.randint(16384, (4, 512))  # 128 MiB of logits, as many of their gradients
+    private = Private(nn.Sequential(nn.Linear(4, 8192)), 1.0)
+    batch = torch.randn(4, 256, 4), torch.randint(8192, (4, 256))  # 32 MiB of logits, as many of their gradients
 
     def loss(module, batch):
         return cross_entropy(module(batch[0]).transpose(1, 2), batch[1]).mean(1)
@@ -24,4 +24,4 @@ def test_memory_of_logits_is_used_again():
     kept = resident_mib()
     for _ in range(3):
         private.step(loss, [batch, batch])
-    assert abs(resident_mib() - kept) < 48, "later steps use the same memory"
+    assert abs(resident_mib() - kept) < 12, "later steps use the same memory"

@@ -89,7 +89,7 @@ def test_what_numpy_makes_of_losses_is_refused_before_a_schedule_acts_on_it(kind
     assert run.optimizer.param_groups[0]["lr"] == 0.1
 
 
-@pytest.mark.parametrize("kind", ["float32", "double"])
+@pytest.mark.parametrize("kind", ["float32", pytest.param("double", marks=pytest.mark.long)])
 def test_public_losses_are_not_taken_for_summaries(kind):
     """200 schedules of 15 numbers each, among 140 reads an epoch. With one tolerance of 1e-6 and no second hit, 390 of the 3,000 were refused."""
     source = np.random.default_rng(3)

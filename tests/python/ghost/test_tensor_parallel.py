@@ -3,13 +3,7 @@
 import json
 
 import pytest
-from launch import HERE, SUM_TOLERANCE, results_on_mesh, run_alone
-
-
-@pytest.fixture(scope="module", params=["2", "2x2", pytest.param("2x1x2", marks=pytest.mark.long)])
-def results(request, tmp_path_factory) -> dict:
-    return results_on_mesh("tensor_parallel_main.py", request.param, tmp_path_factory.mktemp("tensor_parallel"))
-
+from launch import HERE, SUM_TOLERANCE, OnMeshes, run_alone
 
 SUMS = [
     "megatron", "along_the_sequence", "words_by_columns", "frozen_parts", "accumulated", "per_layer", "checkpointed", "two_passes",
@@ -17,20 +11,44 @@ SUMS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("scenario", SUMS)
+OTHERS = ["bfloat16", "noise", "whole_parameters_stay_alike", "coins", "checkpoint"]
+REFUSALS = {
+    "uneven": "ranks must divide that dimension",
+    "logits_left_cut": "losses must be plain tensors",
+    "used_elsewhere": "used outside of its own layer's forward",
+}
+# What a second axis of shards changes. The other sums are long tests there.
+OF_SHARDS = ["megatron", "accumulated", "two_passes_along_the_sequence"]
+EVERY = [*SUMS, *OTHERS, *REFUSALS]
+on_meshes = OnMeshes(
+    "tensor_parallel_main.py",
+    {
+        "2": EVERY, "2x2": [*OF_SHARDS, *OTHERS], "2x2 rest": [name for name in EVERY if name not in (*OF_SHARDS, *OTHERS)], "2x1x2 all": EVERY,
+    },
+)  # fmt: skip
+
+
+@pytest.fixture
+def results(request, tmp_path) -> dict:
+    return on_meshes.results(request.param, tmp_path)
+
+
+@on_meshes.cases(*SUMS)
 def test_released_sum_is_the_oracles(results, scenario):
     assert results[scenario] < SUM_TOLERANCE
 
 
-def test_bfloat16_never_exceeds_the_clip_norm(results):
-    found = results["bfloat16"]
+@on_meshes.cases("bfloat16")
+def test_bfloat16_never_exceeds_the_clip_norm(results, scenario):
+    found = results[scenario]
     # Upper bounds on norms may only make contributions smaller: by the bound's own width, 1e-3 if sums cancel. A model that
     # is bfloat16 itself gets gradients rounded to it, by up to 2^-9 each.
     rounded = 2**-9 if results["mesh"] == "2" else 0
     assert 0.999 - rounded < found["least"] <= found["most"] <= 1 + rounded
 
 
-def test_noise_is_that_of_one_rank(results, tmp_path):
+@on_meshes.cases("noise")
+def test_noise_is_that_of_one_rank(results, scenario, tmp_path):
     script = tmp_path / "alone.py"
     script.write_text(
         "import sys, json, copy, torch\nimport torch.distributed as dist\n"
@@ -48,34 +66,30 @@ def test_noise_is_that_of_one_rank(results, tmp_path):
         "print(json.dumps([v for n in names for v in (sums[0][n] - sums[1][n]).flatten().tolist()]))\n"
     )
     alone = json.loads(run_alone(script))
-    assert max(abs(a - b) for a, b in zip(alone, results["noise"], strict=True)) < 1e-5
+    assert max(abs(a - b) for a, b in zip(alone, results[scenario], strict=True)) < 1e-5
 
 
-def test_parameters_that_all_ranks_hold_are_released_once(results):
-    assert results["whole_parameters_stay_alike"] == 0
+@on_meshes.cases("whole_parameters_stay_alike")
+def test_parameters_that_all_ranks_hold_are_released_once(results, scenario):
+    assert results[scenario] == 0
 
 
-def test_ranks_that_hold_the_same_data_draw_the_same_coins(results):
+@on_meshes.cases("coins")
+def test_ranks_that_hold_the_same_data_draw_the_same_coins(results, scenario):
     by_data_rank: dict[int, list] = {}
-    for rank, drawn in results["coins"]:
+    for rank, drawn in results[scenario]:
         assert by_data_rank.setdefault(rank, drawn) == drawn
     assert len(by_data_rank) == results["ranks"] // 2
     units = [set(sum(drawn, [])) for drawn in by_data_rank.values()]
     assert not set.intersection(*units) if len(units) > 1 else units[0]
 
 
-def test_a_run_is_resumed_from_a_sharded_checkpoint(results):
-    assert results["checkpoint"]["apart"] == 0
-    assert results["checkpoint"]["history"] == [[1.0, 0.25, 8]]  # an epoch of four steps before, one after
+@on_meshes.cases("checkpoint")
+def test_a_run_is_resumed_from_a_sharded_checkpoint(results, scenario):
+    assert results[scenario]["apart"] == 0
+    assert results[scenario]["history"] == [[1.0, 0.25, 8]]  # an epoch of four steps before, one after
 
 
-REFUSALS = {
-    "uneven": "ranks must divide that dimension",
-    "logits_left_cut": "losses must be plain tensors",
-    "used_elsewhere": "used outside of its own layer's forward",
-}
-
-
-@pytest.mark.parametrize("scenario", REFUSALS)
+@on_meshes.cases(*REFUSALS)
 def test_refused_with_a_sentence(results, scenario):
     assert REFUSALS[scenario] in results[scenario]

@@ -40,7 +40,7 @@ def metrics_of(run: Path) -> list[dict]:
 
 
 @pytest.mark.parametrize("ranks, kills", [
-    pytest.param(1, 16, id="one_rank"), pytest.param(2, 6, id="two_ranks"),
+    pytest.param(1, 8, id="one_rank"), pytest.param(2, 4, id="two_ranks"),
     pytest.param(1, 80, id="one_rank_long", marks=pytest.mark.long),
     pytest.param(2, 40, id="two_ranks_long", marks=pytest.mark.long),
 ])  # fmt: skip

@@ -10,7 +10,7 @@ from resumable import KEYED, as_if_ended, ledger_lines, releases, resumed, run_a
 CAPPED = {**KEYED, "--max-batch": "6", "--steps": "12", "--microbatch": "2"}
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_a_killed_run_goes_on_and_its_report_is_what_its_ledger_gives(keyed, account, ranks):
     assert run_all(keyed, ranks, arguments(CAPPED)).code == 0
     run = as_if_ended(keyed.folder, step=5, charged=8)

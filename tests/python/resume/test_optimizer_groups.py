@@ -71,8 +71,10 @@ TWINS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("name", TWINS)
+# On one rank all of them; on two those whose states lie there otherwise than weights do. The others are long tests.
+@pytest.mark.parametrize(("name", "ranks"), [
+    pytest.param(name, ranks, marks=[] if ranks == 1 or name in ("muon", "schedule") else pytest.mark.long) for name in TWINS for ranks in (1, 2)
+])  # fmt: skip
 def test_a_file_that_says_what_the_flags_say_gives_the_same_bits(wide, name, ranks):
     """Without privacy, so that a run repeats to the bit. Factors are powers of two: no rounding."""
     by_flags, beside, text = TWINS[name]
