@@ -105,20 +105,20 @@ INSTANTIATE_TEST_SUITE_P(
                     Training{"EpsilonOne", 0.01, 1000, 1e-5, 1, 0, 1.4146194065286766}),
     [](const auto& c) { return c.param.name; });
 
-struct Range {
+struct Calibrated {
   const char* name;
   double q;
   int64_t steps;
   double delta, epsilon;
 };
 
-void PrintTo(const Range& run, std::ostream* out) { *out << run.name; }
+void PrintTo(const Calibrated& run, std::ostream* out) { *out << run.name; }
 
-class CalibrationRange : public testing::TestWithParam<Range> {};
+class CalibrationRange : public testing::TestWithParam<Calibrated> {};
 
 // A millionth less noise must exceed the target: sigma is the least one to 1e-6.
 TEST_P(CalibrationRange, TheLeastSigmaThatMeetsTheTarget) {
-  const Range& run = GetParam();
+  const Calibrated& run = GetParam();
   const Budget budget{"contour", Adjacency::kZeroOut, Epsilon(run.epsilon), Delta(run.delta)};
   const double sigma = calibrate_noise(budget, SamplingRate(run.q), run.steps).value();
   const auto bound = [&](double at) {
@@ -132,14 +132,14 @@ TEST_P(CalibrationRange, TheLeastSigmaThatMeetsTheTarget) {
 
 INSTANTIATE_TEST_SUITE_P(
     Corners, CalibrationRange,
-    testing::Values(Range{"SmallEpsilon", 0.01, 1000, 1e-5, 0.01}, Range{"HugeEpsilon", 0.01, 10000, 1e-6, 1000},
-                    Range{"LargeDelta", 0.05, 2000, 1e-3, 2}, Range{"TinyDelta", 0.02, 5000, 1e-30, 4},
-                    Range{"TinyRate", 1e-5, 10000000, 1e-9, 1},
+    testing::Values(Calibrated{"SmallEpsilon", 0.01, 1000, 1e-5, 0.01},
+                    Calibrated{"HugeEpsilon", 0.01, 10000, 1e-6, 1000}, Calibrated{"LargeDelta", 0.05, 2000, 1e-3, 2},
+                    Calibrated{"TinyDelta", 0.02, 5000, 1e-30, 4}, Calibrated{"TinyRate", 1e-5, 10000000, 1e-9, 1},
                     // Where each unit is drawn once, and hardly ever.
-                    Range{"OneVisit", 1e-7, 10000000, 1e-9, 1}, Range{"RareVisit", 1e-6, 100000, 1e-8, 0.5},
-                    Range{"RareVisitLargeEpsilon", 1e-7, 1000000, 1e-12, 8},
-                    Range{"RareVisitFewSteps", 1e-6, 1000, 1e-9, 1}, Range{"FewSteps", 1e-3, 3, 1e-6, 0.1},
-                    Range{"NoSampling", 1, 1000, 1e-6, 5}, Range{"OneStep", 0.1, 1, 1e-6, 1}),
+                    Calibrated{"OneVisit", 1e-7, 10000000, 1e-9, 1}, Calibrated{"RareVisit", 1e-6, 100000, 1e-8, 0.5},
+                    Calibrated{"RareVisitLargeEpsilon", 1e-7, 1000000, 1e-12, 8},
+                    Calibrated{"RareVisitFewSteps", 1e-6, 1000, 1e-9, 1}, Calibrated{"FewSteps", 1e-3, 3, 1e-6, 0.1},
+                    Calibrated{"NoSampling", 1, 1000, 1e-6, 5}, Calibrated{"OneStep", 0.1, 1, 1e-6, 1}),
     [](const auto& c) { return c.param.name; });
 
 TEST(CalibrateSteps, NoneWhereOneIsTooMany) {

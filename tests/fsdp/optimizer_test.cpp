@@ -15,10 +15,10 @@ std::vector<BlockSpec> some_blocks() {
   return {{"a", {{"a.w", {23, 7}}, {"a.b", {7}}, {"a.f", {5}, false}}}, {"b", {{"b.b", {101}}, {"b.w", {3, 3, 3}}}}};
 }
 
-at::Tensor start_of(const Parameter& parameter) {
+at::Tensor first_weights(const Parameter& parameter) {
   return (at::arange(parameter.numel(), at::kFloat) * 0.61F + parameter.id()).sin().view(parameter.shape());
 }
-at::Tensor gradient_of(const Parameter& parameter, int64_t step) {
+at::Tensor waves(const Parameter& parameter, int64_t step) {
   return (at::arange(parameter.numel(), at::kFloat) * 0.23F + parameter.id() + 2.0 * static_cast<double>(step))
       .cos()
       .view(parameter.shape());
@@ -88,7 +88,7 @@ TEST_P(Optimizers, follow_the_slow_twin) {
   constexpr int64_t kSteps = 5;
   run_ranks(ranks, [&, &param = param](Mesh& mesh) {
     ShardedModel model(mesh, some_blocks());
-    for (const auto& parameter : model.parameters()) model.set_parameter(*parameter, start_of(*parameter));
+    for (const auto& parameter : model.parameters()) model.set_parameter(*parameter, first_weights(*parameter));
     const auto optimizer = param.make(model);
     ShardBuffers gradient(model);
     for (int64_t step = 0; step < kSteps; ++step) {
@@ -100,16 +100,16 @@ TEST_P(Optimizers, follow_the_slow_twin) {
           const Parameter& parameter = *group->parameters()[static_cast<size_t>(range.tensor)];
           gradient.shard(*group)
               .narrow(0, range.shard_offset, range.count)
-              .copy_(gradient_of(parameter, step).flatten().narrow(0, range.first, range.count));
+              .copy_(waves(parameter, step).flatten().narrow(0, range.first, range.count));
         }
       }
       optimizer->step(gradient, kLearningRate);
     }
     for (const auto& parameter : model.parameters()) {
       const at::Tensor found = model.whole_parameter(*parameter).flatten();
-      const at::Tensor start = start_of(*parameter).flatten();
+      const at::Tensor start = first_weights(*parameter).flatten();
       std::vector<at::Tensor> gradients;
-      for (int64_t step = 0; step < kSteps; ++step) gradients.push_back(gradient_of(*parameter, step).flatten());
+      for (int64_t step = 0; step < kSteps; ++step) gradients.push_back(waves(*parameter, step).flatten());
       for (int64_t i = 0; i < parameter->numel(); ++i) {
         std::vector<double> of_element;
         for (const at::Tensor& g : gradients) of_element.push_back(g[i].item<float>());
