@@ -12,74 +12,18 @@ Left out, and why:
                                                           refused here, taken by Opacus
 """
 
-import sys
-import types
 import unittest
 
 import opacus
 import pytest
 import torch
+from no_torchvision import torchvision_or_stand_ins
 from torch import nn
-from torch.utils.data import Dataset
-from transformers.utils import is_torchvision_available
 
 from ghostshard import PrivacyEngine
 
-
-class WithBatchNorm(nn.Module):
-    """A ResNet as a validator sees it: convolution, batch norm, classifier."""
-
-    def __init__(self):
-        super().__init__()
-        self.features = nn.Sequential(nn.Conv2d(3, 32, 3), nn.BatchNorm2d(32), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-        self.classifier = nn.Linear(32, 10)
-
-    def forward(self, x):
-        return self.classifier(self.features(x))
-
-
-def _stand_in_for_torchvision() -> list[str]:
-    """The suite takes random pictures from it and nothing else. The modules' names."""
-
-    class FakeData(Dataset):
-        def __init__(self, size, image_size, num_classes, transform=None, **_):
-            generator = torch.Generator().manual_seed(size)
-            self.pictures = torch.randn(size, *image_size, generator=generator)
-            self.labels = torch.randint(0, num_classes, (size,), generator=generator)
-
-        def __getitem__(self, i):
-            return self.pictures[i], int(self.labels[i])
-
-        def __len__(self):
-            return len(self.labels)
-
-    def nothing(*_args, **_kwargs):
-        return lambda x: x
-
-    vision, datasets, transforms = (types.ModuleType(n) for n in ("torchvision", "torchvision.datasets", "torchvision.transforms"))
-    datasets.FakeData = FakeData
-    transforms.Compose = transforms.ToTensor = transforms.Normalize = nothing
-    vision.datasets, vision.transforms = datasets, transforms
-    models = types.ModuleType("torchvision.models")
-    models.resnet18 = models.mobilenet_v3_small = lambda **_: WithBatchNorm()
-    models.densenet121 = lambda **_: WithBatchNorm()
-    vision.models = models
-    for module in (vision, datasets, transforms, models):
-        sys.modules.setdefault(module.__name__, module)
-    return [module.__name__ for module in (vision, datasets, transforms, models)]
-
-
-try:
-    import torchvision  # noqa: F401
-
-    stand_ins = []
-except ImportError:
-    is_torchvision_available()  # transformers remembers that it is not there
-    stand_ins = _stand_in_for_torchvision()
-
-suite = pytest.importorskip("opacus.tests.privacy_engine_test")
-for name in stand_ins:
-    del sys.modules[name]  # for whoever asks later whether it is installed
+with torchvision_or_stand_ins():
+    suite = pytest.importorskip("opacus.tests.privacy_engine_test")
 LEFT_OUT = (
     "test_per_layer_clipping", "test_sample_grad_aggregation", "test_deterministic_run", "test_generate_noise_in_secure_mode"
 )  # fmt: skip

@@ -41,9 +41,9 @@ import sys
 import unittest
 
 import pytest
-import test_opacus_own  # noqa: F401  (stands in for torchvision)
 import torch
 from hypothesis import HealthCheck, settings
+from no_torchvision import torchvision_or_stand_ins
 from private import AnyBatches
 from torch.nn import functional
 
@@ -63,8 +63,9 @@ settings.load_profile("few")
 
 
 def suite(name: str):
-    module = importlib.import_module(f"opacus.tests.{name}")
-    return importlib.reload(module) if f"opacus.tests.{name}" in sys.modules else module
+    with torchvision_or_stand_ins():
+        module = importlib.import_module(f"opacus.tests.{name}")
+        return importlib.reload(module) if f"opacus.tests.{name}" in sys.modules else module
 
 
 def ours(theirs: type, *left_out: str, **methods) -> type:
