@@ -99,7 +99,7 @@ def rows_that_others_reach(function, tree, followed, n):
 
 
 @pytest.mark.parametrize("part", range(4))
-@pytest.mark.parametrize("most", [6, pytest.param(20, marks=pytest.mark.long)])  # samples of an operator
+@pytest.mark.parametrize("most", [3, pytest.param(20, marks=pytest.mark.long)])  # samples of an operator
 def test_rows_of_an_example_are_its_own(most, part):
     torch.manual_seed(0)
     wrong, tried = {}, 0
@@ -116,4 +116,4 @@ def test_rows_of_an_example_are_its_own(most, part):
                     if why and not known:
                         wrong[name, why] = [tuple(each.shape) for each in followed], sample.args, sample.kwargs
     assert not wrong
-    assert tried > 1000
+    assert tried > 500
