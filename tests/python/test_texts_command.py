@@ -43,6 +43,19 @@ def test_the_three_steps_in_order_give_files_for_training(work, capsys):
     assert "10 public-train, 5 public-eval, 15 private" in capsys.readouterr().out
 
 
+def test_a_format_is_what_the_inputs_name_says(work):
+    end = "--tokenizer gpt2 --max-length 8 --output"
+    (work / "records.jsonl").write_text('{"text": "one two"}\n{"text": "three"}\n')
+    (work / "table.CSV").write_text("text\none two\nthree\n")
+    for name, said in (("records.jsonl", "jsonl"), ("table.CSV", "csv")):
+        assert main(words(f"prepare --input {name} {end} by_name")) == 0
+        assert main(words(f"prepare --format {said} --input {name} {end} said")) == 0
+        assert (work / "by_name").read_bytes() == (work / "said").read_bytes()
+        assert read_packed(work / "by_name").metadata["format"] == said
+        (work / "by_name").unlink()
+        (work / "said").unlink()
+
+
 def test_prepare_says_how_many_units_it_cut(work, capsys):
     assert main([*words(PREPARE), "--max-length", "3"]) == 0
     assert "30 units, 90 tokens, vocabulary 50257, 30 cut to 3 tokens" in capsys.readouterr().out
@@ -129,6 +142,9 @@ MISTAKES = {
     "unknown_flag": (f"{PREPARE} --fast", "unrecognized arguments: --fast"),
     "shortened_flag": ("prepare --form text", "are required"),
     "no_output": ("prepare --format text --input texts.txt --tokenizer gpt2 --max-length 4", "required: --output"),
+    "no_format": ("prepare --input texts.txt --tokenizer gpt2 --max-length 4 --output out", "give --format for texts.txt: its name does not say"),
+    "no_format_of_a_folder": ("split --input . --public-units 1 --eval-units 1 --output parts", "give --format for ."),
+    "no_format_and_no_file": ("tokenizer --input none.jsonl --vocab-size 300 --output vocabulary", "the input none.jsonl does not exist"),
     "unknown_format": (PREPARE.replace("--format text", "--format csvs"), "invalid choice: 'csvs'"),
     "missing_input": (PREPARE.replace("texts.txt", "nothing.txt"), "nothing.txt does not exist"),
     "folder_as_input": (PREPARE.replace("texts.txt", "."), "must be a file, . is a folder"),
@@ -143,7 +159,7 @@ MISTAKES = {
     "negative_units": (f"{SPLIT} --eval-units -1", "must be a whole number >= 0, got '-1'"),
     "split_into_a_file": (SPLIT.replace("--output parts", "--output texts.txt"), "must be a folder, texts.txt is a file"),
     "small_vocabulary": (f"{TOKENIZER} --vocab-size 256", "must be a whole number from 257 to 1000000, got '256'"),
-    "vocabulary_of_nothing": ("tokenizer --vocab-size 300 --output vocabulary", "needs --format, --input and --vocab-size"),
+    "vocabulary_of_nothing": ("tokenizer --vocab-size 300 --output vocabulary", "needs --input and --vocab-size"),
     "gpt2_is_not_trained": (f"{TOKENIZER} --gpt2", "goes with neither --input nor --vocab-size"),
 }
 

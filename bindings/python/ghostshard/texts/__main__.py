@@ -9,7 +9,7 @@ from ghostshard.files import replacing, require_apart, require_writable_file, re
 from ghostshard.texts.packed import encode_units, write_packed
 from ghostshard.texts.split import split_indices, units_of
 from ghostshard.texts.tables import TABLES
-from ghostshard.texts.text import FORMATS, TextData, read_units, to_jsonl
+from ghostshard.texts.text import FORMATS, TextData, format_of, read_units, to_jsonl
 from ghostshard.texts.vocabulary import VOCABULARY_FILES, gpt2_vocabulary, load_vocabulary, train_vocabulary
 
 SPLIT_FILES = {"public-train.jsonl", "public-eval.jsonl", "private.jsonl", "split.json"}
@@ -65,8 +65,8 @@ def _main(arguments: list[str]) -> None:
 
 
 def _add_input(command, required: bool = True) -> None:
-    command.add_argument("--format", required=required, choices=(*FORMATS, *TABLES),
-                         help="fortunes: texts between lines of %%, a file or a folder; e2e: CSV with mr and ref; "
+    command.add_argument("--format", choices=(*FORMATS, *TABLES),
+                         help="default: what the name of a .jsonl, .csv or .parquet file says, or the files of a folder. fortunes: texts between lines of %%, a file or a folder; e2e: CSV with mr and ref; "
                          "text: one per line; jsonl: {text} or {prompt, completion}; csv, parquet (a file or a folder), dataset "
                          "(a folder that save_to_disk() of Hugging Face's datasets wrote): --text-field names the column")
     command.add_argument("--input", required=required, type=Path, metavar="PATH")
@@ -83,6 +83,7 @@ def _add_users(command) -> None:
 
 
 def _read(options, **users) -> TextData:
+    options.format = options.format or format_of(options.input)
     return read_units(options.format, options.input, text_field=options.text_field, prompt_field=options.prompt_field, **users)
 
 
@@ -144,8 +145,8 @@ def _tokenizer(options) -> None:
             raise UserError("--gpt2 writes a fixed vocabulary; it goes with neither --input nor --vocab-size")
         vocabulary = gpt2_vocabulary()
     else:
-        if options.input is None or options.format is None or options.vocab_size is None:
-            raise UserError("tokenizer needs --format, --input and --vocab-size, or --gpt2")
+        if options.input is None or options.vocab_size is None:
+            raise UserError("tokenizer needs --input and --vocab-size, or --gpt2")
         texts = _read(options)
         vocabulary = train_vocabulary((unit.prompt + unit.text for unit in texts.units), size=options.vocab_size)
     with replacing(options.output) as folder:

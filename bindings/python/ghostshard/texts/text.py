@@ -39,6 +39,24 @@ E2E_ARROW = " → "
 _NOT_FORTUNES = (".dat", ".u8")
 
 
+# What a file's name says. ".txt" does not say where a text ends, and so what one unit of privacy is.
+_OF_NAMES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
+
+
+def format_of(path: Path) -> str:
+    """The format that a file's name says, or a folder's files. UserError: none does, or there is no such path."""
+    if not path.exists():
+        raise UserError(f"the input {path} does not exist")
+    if path.is_dir():
+        if (path / "dataset_info.json").is_file():
+            return "dataset"
+        if next(path.glob("*.parquet"), None):
+            return "parquet"
+    elif found := _OF_NAMES.get(path.suffix.lower()):
+        return found
+    raise UserError(f"give --format for {path}: its name does not say how texts lie in it (--help lists the formats)")
+
+
 def read_units(format: str, path: Path, *, user_field: str | None = None, users_file: Path | None = None,
                text_field: str | None = None, prompt_field: str | None = None) -> TextData:  # fmt: skip
     """Reads `path` as one of FORMATS. UserError: a missing path, not UTF-8, wrong columns or keys, no text at all.
