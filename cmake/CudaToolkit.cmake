@@ -26,6 +26,6 @@ target_link_libraries(ghostshard_torch_cuda INTERFACE ghostshard_torch
 # nvcc 13.0 says of inline kernels that it ignores the word (20050), and yet needs it to link those that two files share.
 function(ghostshard_set_cuda_options target)
   target_compile_options(${target} PRIVATE
-    $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-Werror=all-warnings;-diag-suppress=20050;-Xcompiler=-Wall,-Wextra>
+    $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-Werror=all-warnings;-diag-suppress=20050;-Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers>
     $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow>)
 endfunction()
