@@ -6,6 +6,7 @@ import pytest
 
 from ghostshard.texts.__main__ import main
 from ghostshard.texts.packed import read_packed
+from ghostshard.texts.text import format_of
 from ghostshard.texts.vocabulary import load_vocabulary
 
 LINES = [f"line {number} of the text" for number in range(30)]
@@ -54,6 +55,17 @@ def test_a_format_is_what_the_inputs_name_says(work):
         assert read_packed(work / "by_name").metadata["format"] == said
         (work / "by_name").unlink()
         (work / "said").unlink()
+
+
+def test_a_format_is_what_the_files_of_a_folder_say(work):
+    """save_to_disk() writes a state or a list of splits; dataset_info.json lies beside Parquet files too."""
+    made = {"state.json": "dataset", "dataset_dict.json": "dataset", "part.parquet": "parquet"}
+    for i, (name, said) in enumerate(made.items()):
+        folder = work / f"folder{i}"
+        folder.mkdir()
+        (folder / "dataset_info.json").write_text("{}")
+        (folder / name).write_text("{}")
+        assert format_of(folder) == said
 
 
 def test_prepare_says_how_many_units_it_cut(work, capsys):

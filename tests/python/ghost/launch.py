@@ -61,8 +61,8 @@ def run_under_torchrun(script: Path, ranks: int, *arguments: str) -> str:
     return done.stdout
 
 
-def results_on_mesh(script: str, mesh: str, folder: Path, scenarios: Sequence[str] = ()) -> dict:
-    """The results of these scenarios of `script`, or of all, on a mesh such as "2x2", with the mesh's name among them."""
+def results_on_mesh(script: str, mesh: str, folder: Path, scenarios: Sequence[str]) -> dict:
+    """The results of these scenarios of `script` on a mesh such as "2x2", with the mesh's name among them."""
     ranks, mesh = 1, mesh.split()[0]
     for extent in mesh.split("x"):
         ranks *= int(extent)

@@ -9,8 +9,6 @@ SUMS = [
     "megatron", "along_the_sequence", "words_by_columns", "frozen_parts", "accumulated", "per_layer", "checkpointed", "two_passes",
     "two_passes_along_the_sequence", "llama",
 ]  # fmt: skip
-
-
 OTHERS = ["bfloat16", "noise", "whole_parameters_stay_alike", "coins", "checkpoint"]
 REFUSALS = {
     "uneven": "ranks must divide that dimension",

@@ -66,7 +66,8 @@ def _main(arguments: list[str]) -> None:
 
 def _add_input(command, required: bool = True) -> None:
     command.add_argument("--format", choices=(*FORMATS, *TABLES),
-                         help="default: what the name of a .jsonl, .csv or .parquet file says, or the files of a folder. fortunes: texts between lines of %%, a file or a folder; e2e: CSV with mr and ref; "
+                         help="default: what the name of a .jsonl, .csv or .parquet file says, or the files of a folder. "
+                         "fortunes: texts between lines of %%, a file or a folder; e2e: CSV with mr and ref; "
                          "text: one per line; jsonl: {text} or {prompt, completion}; csv, parquet (a file or a folder), dataset "
                          "(a folder that save_to_disk() of Hugging Face's datasets wrote): --text-field names the column")
     command.add_argument("--input", required=required, type=Path, metavar="PATH")

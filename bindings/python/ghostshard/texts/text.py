@@ -48,7 +48,7 @@ def format_of(path: Path) -> str:
     if not path.exists():
         raise UserError(f"the input {path} does not exist")
     if path.is_dir():
-        if (path / "dataset_info.json").is_file():
+        if any((path / name).is_file() for name in ("state.json", "dataset_dict.json")):  # of save_to_disk()
             return "dataset"
         if next(path.glob("*.parquet"), None):
             return "parquet"
