@@ -61,6 +61,8 @@ void per_unit_product_sum(const at::Tensor& g, const at::Tensor& x_hat, const Se
     return on_device::per_unit_product_sum(g, x_hat, segments, out, accumulate, parts);
   }
   constexpr const char* op = "per_unit_product_sum";
+  require_matrix(op, "g", g);
+  require_matrix(op, "x_hat", x_hat);
   require_row_pair(op, "g", g, "x_hat", x_hat, segments);
   require(g.size(1) == x_hat.size(1), op, ": g and x_hat must have one shape; got ", g.sizes(), " and ", x_hat.sizes());
   require_shape(op, "out", out, {segments.units(), g.size(1)}, g.scalar_type());

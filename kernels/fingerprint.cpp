@@ -20,7 +20,11 @@ class Mixer {
  public:
   void add(uint64_t word) { take(lane_++ & 3, word); }
   void add(const at::Tensor& x) {
-    require(x.is_contiguous() && x.device().is_cpu(), "fingerprint: tensors must be contiguous and on the CPU");
+    if (!x.is_contiguous() && x.dim() == 2 && x.stride(1) == 1) {
+      for (int64_t t = 0; t < x.size(0); ++t) add(x.select(0, t));
+      return;
+    }
+    require(x.is_contiguous() && x.device().is_cpu(), "fingerprint: rows must be contiguous and on the CPU");
     const auto* bytes = static_cast<const unsigned char*>(x.const_data_ptr());
     const auto size = static_cast<size_t>(x.nbytes());
     size_t at = 0;

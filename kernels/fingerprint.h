@@ -13,8 +13,9 @@
 
 namespace ghostshard::kernels {
 
-// a [N,d], g [N,p], contiguous tensors of any dtype on one device; shapes and segments count as well as values.
-// Different kinds of devices give different numbers. If the tensors are on a device, the host waits for it.
+// a [N,d], g [N,p], contiguous tensors of any dtype on one device; shapes and segments count as well as values. On a
+// CPU rows may be apart, and that counts too. Different kinds of devices give different numbers. If the tensors are on
+// a device, the host waits for it.
 uint64_t fingerprint(const at::Tensor& a, const at::Tensor& g, const Segments& segments);
 
 }  // namespace ghostshard::kernels

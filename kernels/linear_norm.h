@@ -1,10 +1,10 @@
 // Per-unit gradients of a layer that is affine in a matrix: y_t = W a_t, G_u = sum over rows t of u of g_t a_tᵀ.
 //
 // Shapes: a [N,d], g [N,p], segments over the N rows, G [U,p,d]. Dtypes: float32 (float64 in tests); on a device
-// bfloat16 and float16 too, with G in float32. Tensors are contiguous (on a device, 16-bit rows as in aligned_rows.h)
-// and all on one device; the work is queued there. A layer stored the other way round (y = a W, W [d,p]) passes a and g
-// exchanged. All functions throw std::invalid_argument (rule and shapes) if shapes do not fit; N = 0 and U = 0 are
-// fine.
+// bfloat16 and float16 too, with G in float32. Tensors are contiguous (on a device, 16-bit rows as in aligned_rows.h;
+// on a CPU each row of a and g may begin some elements after the end of the one before) and all on one device; the work
+// is queued there. A layer stored the other way round (y = a W, W [d,p]) passes a and g exchanged. All functions throw
+// std::invalid_argument (rule and shapes) if shapes do not fit; N = 0 and U = 0 are fine.
 #pragma once
 
 #include <ATen/ATen.h>

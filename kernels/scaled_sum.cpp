@@ -70,7 +70,7 @@ std::vector<Run> shared_products(const std::vector<Run>& units) {
 
 template <typename Scalar>
 void scale_rows(const at::Tensor& x, const Segments& segments, const float* factors, at::Tensor& scaled) {
-  const int64_t columns = x.size(1);
+  const int64_t columns = x.size(1), stride = row_stride(x);
   const Scalar* from = x.const_data_ptr<Scalar>();
   Scalar* to = scaled.mutable_data_ptr<Scalar>();
   for (int64_t u = 0; u < segments.units(); ++u) {
@@ -78,8 +78,8 @@ void scale_rows(const at::Tensor& x, const Segments& segments, const float* fact
       continue;  // never read, neither here nor by the products below
     }
     const Scalar c = static_cast<Scalar>(factors[u]);
-    for (int64_t i = segments.begin(u) * columns; i < segments.end(u) * columns; ++i) {
-      to[i] = c * from[i];
+    for (int64_t t = segments.begin(u); t < segments.end(u); ++t) {
+      for (int64_t i = 0; i < columns; ++i) to[t * columns + i] = c * from[t * stride + i];
     }
   }
 }
@@ -180,7 +180,7 @@ void scaled_sum_rows(const at::Tensor& a, const at::Tensor& g, const Segments& s
   }
   const bool scale_a = a.size(1) < g.size(1);
   const at::Tensor& narrow = scale_a ? a : g;
-  at::Tensor scaled = at::empty_like(narrow);
+  at::Tensor scaled = at::empty(narrow.sizes(), narrow.options());
   AT_DISPATCH_FLOATING_TYPES(a.scalar_type(), op,
                              [&] { scale_rows<scalar_t>(narrow, segments, factors.const_data_ptr<float>(), scaled); });
   const at::Tensor& left = scale_a ? g : scaled;

@@ -30,10 +30,10 @@ void scaled_sum_held(const at::Tensor& held, const at::Tensor& factors, at::Tens
 constexpr int64_t kSharedRows = 512;
 constexpr double kSharedMass = 16;
 
-// From rows: out [p,d] += (c·g)ᵀ a. On the CPU the narrower of a and g is scaled into a temporary, and the rows of
-// units whose factor is 0 are left out; on a device the unit's sum is scaled. parts: those of the matrix whose gradient
-// this is, complete, with the bounds that the factors come from. Without them, and on a device, units of more than one
-// row never share a product.
+// From rows, laid out as in linear_norm.h: out [p,d] += (c·g)ᵀ a. On the CPU the narrower of a and g is scaled into a
+// temporary, and the rows of units whose factor is 0 are left out; on a device the unit's sum is scaled. parts: those
+// of the matrix whose gradient this is, complete, with the bounds that the factors come from. Without them, and on a
+// device, units of more than one row never share a product.
 void scaled_sum_rows(const at::Tensor& a, const at::Tensor& g, const Segments& segments, const at::Tensor& factors,
                      at::Tensor out, const NormParts* parts = nullptr);
 

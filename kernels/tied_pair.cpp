@@ -78,6 +78,7 @@ void require_tied_pair(const at::Tensor& ids, const at::Tensor& e, const Segment
   constexpr const char* op = "tied_pair_cross_term";
   require_matrix(op, "e", e);
   require_rows(op, "e", e, embedding_segments);
+  require_matrix(op, "h", h);
   require_row_pair(op, "h", h, "b", b, head_segments);
   require_one_table(op, e, embedding_segments, h, head_segments);
   require_ids(op, ids, embedding_segments, b.size(1));

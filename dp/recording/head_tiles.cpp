@@ -14,6 +14,14 @@ namespace ghostshard::dp {
 namespace {
 
 constexpr int64_t kMultiple = 64;  // outputs: products of matrices are fastest at multiples of it
+constexpr int64_t kLine = 16;      // float32 numbers of a cache line
+constexpr int64_t kPage = 1024;    // a page: rows this far apart, or a multiple of it, share the lines of a cache
+
+at::Tensor empty_rows(int64_t rows, int64_t columns, const at::TensorOptions& numbers) {
+  int64_t stride = (columns + kLine - 1) / kLine * kLine;
+  if (stride % kPage == 0) stride += kLine;
+  return at::empty({rows, stride}, numbers).narrow(1, 0, columns);
+}
 
 }  // namespace
 
@@ -32,7 +40,7 @@ HeadTiles::HeadTiles(const LinearUse& head, const at::Tensor& rows, const at::Te
   const auto numbers = rows.options().dtype(at::kFloat);
   const int64_t n = rows.size(0);
   if (way == TileLogits::kKept) kept_ = std::make_shared<std::vector<at::Tensor>>();
-  if (way == TileLogits::kWhole) whole_ = at::empty({n, outputs_}, numbers);
+  if (way == TileLogits::kWhole) whole_ = empty_rows(n, outputs_, numbers);
   maximum_ = at::full({n, 1}, -std::numeric_limits<float>::infinity(), numbers);
   sum_ = at::zeros({n, 1}, numbers.dtype(at::kDouble));
   target_logit_ = at::zeros({n, 1}, numbers);

@@ -48,11 +48,20 @@ inline void require_rows(const char* op, const char* name, const at::Tensor& x, 
           " rows for ", segments.rows());
 }
 
-// Rows a [N,d] and g [N,p] of one dtype that fit the segments.
+// The same, but each row may begin some elements after the end of the one before.
+inline void require_apart_matrix(const char* op, const char* name, const at::Tensor& x) {
+  const bool apart = x.defined() && x.device().is_cpu() && x.dim() == 2 && x.stride(1) == 1 && x.stride(0) >= x.size(1);
+  require_matrix(op, name, apart ? x.slice(0, 0, 1) : x);
+}
+
+// Values from a row of such a matrix to the next.
+inline int64_t row_stride(const at::Tensor& x) { return x.size(0) > 1 ? x.stride(0) : x.size(1); }
+
+// Rows a [N,d] and g [N,p] of one dtype that fit the segments; may be apart.
 inline void require_row_pair(const char* op, const char* a_name, const at::Tensor& a, const char* g_name,
                              const at::Tensor& g, const Segments& segments) {
-  require_matrix(op, a_name, a);
-  require_matrix(op, g_name, g);
+  require_apart_matrix(op, a_name, a);
+  require_apart_matrix(op, g_name, g);
   require(a.scalar_type() == g.scalar_type(), op, ": ", a_name, " and ", g_name, " must have one dtype; got ",
           a.scalar_type(), " and ", g.scalar_type());
   require_rows(op, a_name, a, segments);

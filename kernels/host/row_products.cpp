@@ -203,7 +203,8 @@ void row_products(const float* x, int64_t x_rows, const float* y, int64_t y_rows
   level().run({x, x_rows, y, y_rows, columns, stride, diagonal, out, out_stride});
 }
 
-void row_products_and_squares(const float* x, int64_t rows, int64_t columns, float* out, double* squares) {
+void row_products_and_squares(const float* x, int64_t rows, int64_t columns, int64_t stride, float* out,
+                              double* squares) {
   std::fill_n(squares, rows, 0.0);
   for (int64_t first = 0; first == 0 || first < columns; first += kChunk) {
     const int64_t some = std::min(kChunk, columns - first);
@@ -212,13 +213,13 @@ void row_products_and_squares(const float* x, int64_t rows, int64_t columns, flo
                  .y = x + first,
                  .y_rows = rows,
                  .columns = some,
-                 .stride = columns,
+                 .stride = stride,
                  .diagonal = 0,
                  .out = out,
                  .out_stride = rows,
                  .adds = first > 0,
                  .beyond = columns - first - some});
-    for (int64_t s = 0; s < rows; ++s) squares[s] += sum_of_squares(x + s * columns + first, some);
+    for (int64_t s = 0; s < rows; ++s) squares[s] += sum_of_squares(x + s * stride + first, some);
   }
 }
 

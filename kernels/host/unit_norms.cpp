@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/host/checks.h"
 #include "kernels/host/row_products.h"
 #include "kernels/host/vectorised.h"
 #include "kernels/norm_parts.h"
@@ -28,12 +29,13 @@ struct Range {
   int64_t length() const { return end - begin; }
 };
 
-// Inner products of rows, tile by tile, in Scalar arithmetic; the rows may be narrower.
+// Inner products of rows, tile by tile, in Scalar arithmetic; the rows may be narrower. Those of x and y are equally
+// far apart.
 template <typename Scalar>
 class InnerProducts {
  public:
   InnerProducts(const at::Tensor& x, const at::Tensor& y, int64_t tile_elements)
-      : x_(x), y_(y), tile_(at::empty({tile_elements}, kTypeOf<Scalar>)) {}
+      : x_(x), y_(y), stride_(row_stride(x)), tile_(at::empty({tile_elements}, kTypeOf<Scalar>)) {}
   // Of rows with themselves, of which float32 products may be known.
   InnerProducts(const UnitRows& rows, int64_t tile_elements) : InnerProducts(rows.x, rows.x, tile_elements) {
     if constexpr (std::is_same_v<Scalar, float>) known_ = rows.gram;
@@ -44,8 +46,8 @@ class InnerProducts {
     if (known_ != nullptr) return known_;  // one tile is all there is
     const int64_t columns = x_.size(1);
     if constexpr (std::is_same_v<Scalar, float>) {
-      row_products(x_.const_data_ptr<float>() + x_rows.begin * columns, x_rows.length(),
-                   y_.const_data_ptr<float>() + y_rows.begin * columns, y_rows.length(), columns, columns, diagonal,
+      row_products(x_.const_data_ptr<float>() + x_rows.begin * stride_, x_rows.length(),
+                   y_.const_data_ptr<float>() + y_rows.begin * stride_, y_rows.length(), columns, stride_, diagonal,
                    tile_.mutable_data_ptr<float>(), y_rows.length());
     } else {
       at::Tensor product =
@@ -76,6 +78,7 @@ class InnerProducts {
 
   at::Tensor x_;
   at::Tensor y_;
+  int64_t stride_;
   at::Tensor tile_;
   const Scalar* known_ = nullptr;
 };
@@ -180,7 +183,7 @@ BoundedSum gathered_product_sum_in(const at::Tensor& ids, const UnitRows& e, con
   std::vector<Scalar> gathered(static_cast<size_t>(tile_elements));
   const int64_t* id = ids.const_data_ptr<int64_t>();
   const Value* logits = b.const_data_ptr<Value>();
-  const int64_t table_rows = b.size(1);
+  const int64_t stride = row_stride(b);
 
   double value = 0, weighted = 0;
   Scalar largest = 0;  // of |m_st|
@@ -191,7 +194,7 @@ BoundedSum gathered_product_sum_in(const at::Tensor& ids, const UnitRows& e, con
       const int64_t width = columns.length();
       // Row by row of b, because its rows are far apart in memory.
       for (int64_t t = 0; t < width; ++t) {
-        const Value* row = logits + (left + t) * table_rows;
+        const Value* row = logits + (left + t) * stride;
         for (int64_t s = 0; s < tile_rows.length(); ++s) {
           const auto m = static_cast<Scalar>(row[id[top + s]]);
           gathered[static_cast<size_t>(s * width + t)] = m;
@@ -220,12 +223,12 @@ BoundedSum gathered_product_sum_in(const at::Tensor& ids, const UnitRows& e, con
 }  // namespace
 
 std::vector<double> row_norms_rounded_up(const at::Tensor& x) {
-  const int64_t rows = x.size(0), columns = x.size(1);
+  const int64_t rows = x.size(0), columns = x.size(1), stride = row_stride(x);
   std::vector<double> norms(static_cast<size_t>(rows));
   const double round_up = 1 + gamma_float64(columns + 4);
   const auto fill = [&](const auto* data) {
     for (int64_t t = 0; t < rows; ++t) {
-      norms[static_cast<size_t>(t)] = std::sqrt(sum_of_squares(data + t * columns, columns)) * round_up;
+      norms[static_cast<size_t>(t)] = std::sqrt(sum_of_squares(data + t * stride, columns)) * round_up;
     }
   };
   if (x.scalar_type() == at::kFloat) {
@@ -244,7 +247,7 @@ MeasuredRows::MeasuredRows(const at::Tensor& x, bool with_gram) : x_(x) {
   }
   norms_.resize(static_cast<size_t>(rows));
   gram_ = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(rows * rows));
-  row_products_and_squares(x.const_data_ptr<float>(), rows, columns, gram_.get(), norms_.data());
+  row_products_and_squares(x.const_data_ptr<float>(), rows, columns, row_stride(x), gram_.get(), norms_.data());
   const double round_up = 1 + gamma_float64(square_terms(columns) + 4);
   for (double& norm : norms_) norm = std::sqrt(norm) * round_up;
 }

@@ -18,7 +18,7 @@ struct BoundedSum {
 };
 inline bool certain_enough(const BoundedSum& sum) { return certain_enough(sum.value, sum.error); }
 
-// Euclidean norms of the rows of x [N,d], rounded up.
+// Euclidean norms of the rows of x [N,d], rounded up. Rows may be apart, here and below (host/checks.h).
 std::vector<double> row_norms_rounded_up(const at::Tensor& x);
 
 // One unit's rows and their norms.

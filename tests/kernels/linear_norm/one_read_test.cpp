@@ -30,7 +30,7 @@ TEST_P(OneRead, GivesTheProductsBitForBit) {
   const int64_t count = x.size(0), columns = x.size(1);
   std::vector<float> once(static_cast<size_t>(count * count)), twice = once;
   std::vector<double> squares(static_cast<size_t>(count));
-  kernels::row_products_and_squares(x.const_data_ptr<float>(), count, columns, once.data(), squares.data());
+  kernels::row_products_and_squares(x.const_data_ptr<float>(), count, columns, columns, once.data(), squares.data());
   kernels::row_products(x.const_data_ptr<float>(), count, x.const_data_ptr<float>(), count, columns, columns, 0,
                         twice.data(), count);
   for (int64_t s = 0; s < count; ++s) {
