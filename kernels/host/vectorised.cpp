@@ -22,12 +22,12 @@ using Double4 = double __attribute__((vector_size(32)));
 }  // namespace
 
 GHOSTSHARD_VECTORISED double sum_of_squares(const float* x, int64_t n) {
-  constexpr int kSums = 8;
+  constexpr int64_t kSums = 8;
   Double4 sums[kSums] = {};
   int64_t i = 0;
   for (; i + 4 * kSums <= n; i += 4 * kSums) {
 #pragma GCC unroll 8
-    for (int k = 0; k < kSums; ++k) {
+    for (int64_t k = 0; k < kSums; ++k) {
       GHOSTSHARD_LOAD(Float4, f, x + i + 4 * k);
       const Double4 d = __builtin_convertvector(f, Double4);
       sums[k] += d * d;
@@ -120,13 +120,13 @@ GHOSTSHARD_VECTORISED void add_row_products(const float* x, const float* y, cons
   int64_t t = 0;
   for (; t + 16 <= n; t += 16) {
 #pragma GCC unroll 4
-    for (int k = 0; k < 4; ++k) {
+    for (int64_t k = 0; k < 4; ++k) {
       GHOSTSHARD_LOAD(Float4, u, x + t + 4 * k);
       GHOSTSHARD_LOAD(Float4, v, y + t + 4 * k);
       products[k] += __builtin_convertvector(u, Double4) * __builtin_convertvector(v, Double4);
     }
 #pragma GCC unroll 2
-    for (int k = 0; k < 2; ++k) {
+    for (int64_t k = 0; k < 2; ++k) {
       GHOSTSHARD_LOAD(Int8, x_bits, x + t + 8 * k);
       GHOSTSHARD_LOAD(Int8, y_bits, y + t + 8 * k);
       GHOSTSHARD_LOAD(Float8, wx, x_weight + t + 8 * k);
