@@ -43,12 +43,7 @@ inline void require_matrix(const char* op, const char* name, const at::Tensor& x
           " must be float32 or float64; got ", x.scalar_type());
 }
 
-inline void require_rows(const char* op, const char* name, const at::Tensor& x, const Segments& segments) {
-  require(x.size(0) == segments.rows(), op, ": ", name, " must have one row per row of the segments; got ", x.size(0),
-          " rows for ", segments.rows());
-}
-
-// The same, but each row may begin some elements after the end of the one before.
+// The same, but rows may be apart: each may begin some elements after the end of the one before.
 inline void require_apart_matrix(const char* op, const char* name, const at::Tensor& x) {
   const bool apart = x.defined() && x.device().is_cpu() && x.dim() == 2 && x.stride(1) == 1 && x.stride(0) >= x.size(1);
   require_matrix(op, name, apart ? x.slice(0, 0, 1) : x);
@@ -56,6 +51,11 @@ inline void require_apart_matrix(const char* op, const char* name, const at::Ten
 
 // Values from a row of such a matrix to the next.
 inline int64_t row_stride(const at::Tensor& x) { return x.size(0) > 1 ? x.stride(0) : x.size(1); }
+
+inline void require_rows(const char* op, const char* name, const at::Tensor& x, const Segments& segments) {
+  require(x.size(0) == segments.rows(), op, ": ", name, " must have one row per row of the segments; got ", x.size(0),
+          " rows for ", segments.rows());
+}
 
 // Rows a [N,d] and g [N,p] of one dtype that fit the segments; may be apart.
 inline void require_row_pair(const char* op, const char* a_name, const at::Tensor& a, const char* g_name,
