@@ -26,8 +26,10 @@ constexpr int64_t kMostNodes = 2'000'000;
 constexpr double kLeastCancelling = 5;
 constexpr size_t kCheaplyPrecise = 300'000;
 constexpr double kMostRounding = 3e-8;
-constexpr double kLooselyOfMany = 5;  // times as much, of many phases, where long double takes long
-constexpr double kLeastDigits = 12;   // of a line with less than these
+constexpr double kLooselyOfMany = 5;   // times as much, of many phases, where long double takes long
+constexpr double kLooselyIfLong = 20;  // or of so many evaluations
+constexpr size_t kLong = 4'000'000;
+constexpr double kLeastDigits = 12;  // of a line with less than these
 constexpr double kMostCancellingOfRough = 20;
 constexpr int64_t kPreciseCost = 10;  // of an evaluation in long double, in those in double
 constexpr int64_t kMostPrecise = 16'000'000;
@@ -115,6 +117,18 @@ std::optional<ContourLine::Begun> ContourLine::begin(Direction direction, std::s
   line.told_ = choice->told;
   if (line.told_ > 0) line.told_phases_.assign(phases.begin(), phases.end());
   line.chernoff_ = std::move(choice->beyond);
+  // A Gaussian of this variance falls to what is wanted here; heavier tails fall later.
+  const auto end_of_gaussian = [&](double log_wanted) {
+    return std::sqrt(2 * std::max(1.0, -log_wanted) / choice->variance);
+  };
+  const auto log_wanted_at = [&](double log_scale) {
+    return log_delta + c * epsilon - log_scale + std::log(line.period_ / 2) - wanted_digits;
+  };
+  // Moments take longest to make: not those of a line that would be too long.
+  const int64_t most_nodes = std::min(kMostNodes, budget / std::max<int64_t>(1, mesh_nodes(direction, phases, c)));
+  if (cut == nullptr && rule == nullptr && choice->variance > 0 &&
+      end_of_gaussian(log_wanted_at(choice->k)) > line.step<double>() * static_cast<double>(most_nodes))
+    return std::nullopt;
   auto moments = moments_on_line(direction, phases, c);
   if (!moments) return std::nullopt;
   if (rule != nullptr) rule->align(moments->each);
@@ -130,7 +144,7 @@ std::optional<ContourLine::Begun> ContourLine::begin(Direction direction, std::s
   const size_t nodes = moments->nodes;
 
   const auto step = line.step<double>();
-  const double wanted = std::exp(log_delta + c * epsilon - log_scale + std::log(line.period_ / 2) - wanted_digits);
+  const double wanted = std::exp(log_wanted_at(log_scale));
   double farthest = step * static_cast<double>(std::min(kMostNodes, budget / static_cast<int64_t>(nodes)));
   if (cut != nullptr)  // most nodes count for a small part of the line: what it costs is known when its end is
     farthest = step * static_cast<double>(std::min<int64_t>(kMostNodes, budget / kCostOfNode));
@@ -145,10 +159,9 @@ std::optional<ContourLine::Begun> ContourLine::begin(Direction direction, std::s
   // The rest falls with t: of many phases, asking at the farthest end first saves asking all the way in vain.
   if (phases.size() > kManyPhases && !(rest_beyond(log_rest, std::max(farthest, step), step, wanted) < kInfinity))
     return std::nullopt;
-  // A Gaussian of this variance falls to e^-wanted here; heavier tails fall later.
   const double near = cut != nullptr    ? kEndOfLarge
                       : rule != nullptr ? rule->end_near(wanted_digits)
-                                        : std::sqrt(2 * std::max(1.0, -std::log(wanted)) / choice->variance) / 2;
+                                        : end_of_gaussian(std::log(wanted)) / 2;
   const auto end = end_of_line(log_rest, step, wanted, farthest, std::min(near, farthest));
   if (!end) return std::nullopt;
   line.rest_ = end->rest;
@@ -191,7 +204,9 @@ std::optional<ContourLine> ContourLine::make(Direction direction, std::span<cons
       for (size_t k = 0; k < n; ++k)
         of_rule += 2 * modulus_at_most(line.integrand_[k]) *
                    std::expm1(rule->log_error(line.c_, line.step<double>() * static_cast<double>(k)));
-    const double loosely = phases.size() > kManyPhases ? kLooselyOfMany : 1;
+    const double loosely = n * moments.nodes > kLong     ? kLooselyIfLong
+                           : phases.size() > kManyPhases ? kLooselyOfMany
+                                                         : 1;
     const double most = kMostRounding * std::clamp(loosely * line.c_, 0.1, 10 * loosely) * line.period_ *
                         std::exp(log_delta + line.c_ * epsilon - static_cast<double>(line.log_scale_));
     line.precise_ = of_integrand - of_rule > most && of_integrand > 2 * of_rule;
@@ -206,7 +221,8 @@ std::optional<ContourLine::Extent> ContourLine::extent(Direction direction, std:
   const auto begun =
       begin(direction, phases, saddle, epsilon, log_delta, 0, budget, wanted_digits, nullptr, nullptr, kInfinity);
   if (!begun) return std::nullopt;
-  return Extent{begun->line.c_, begun->line.step<double>() * static_cast<double>(begun->n), begun->line.log_excess_};
+  return Extent{begun->line.c_, begun->line.step<double>() * static_cast<double>(begun->n), begun->line.log_excess_,
+                begun->n};
 }
 
 void ContourLine::take_integrand(std::span<const PhaseMoment> moments, size_t n, const SigmaRule* rule) {

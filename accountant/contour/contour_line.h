@@ -38,6 +38,7 @@ struct LineChoice {
   double period = 0;
   int64_t told = 0;     // aliases to the right that few_losses.h bounds, before Chernoff bounds the others
   double variance = 0;  // of all losses, tilted by about c; 0 if it is not known
+  double k = 0;         // K(c), about, if the variance is known
   std::vector<std::pair<double, double>> beyond;  // (c', K(c') rounded up) with c' > c
 };
 std::optional<LineChoice> choose_line(Direction direction, std::span<const ComposedRelease> phases, double saddle,
@@ -63,6 +64,7 @@ class ContourLine {
   struct Extent {
     double intercept, end;
     double log_excess;  // of the integrand over the integral
+    size_t nodes;
   };
   static std::optional<Extent> extent(Direction direction, std::span<const ComposedRelease> phases, double saddle,
                                       double epsilon, double log_delta, int64_t budget, double wanted_digits);

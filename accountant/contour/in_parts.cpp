@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kParts =
     16;  // at most; the first nodes of a line take longest, so threads take one part after another
-constexpr double kWorthwhile = 4e6;  // nanoseconds; a thread begins in a twentieth of that
+constexpr double kWorthwhile = 1e6;  // nanoseconds; a thread begins in a tenth of that
 constexpr unsigned kMostThreads = 8;
 
 }  // namespace

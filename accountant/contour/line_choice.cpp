@@ -3,8 +3,11 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <span>
+#include <vector>
 
 #include "accountant/contour/contour_line.h"
+#include "accountant/contour/in_parts.h"
 #include "accountant/gaussian/chernoff.h"
 #include "accountant/gaussian/few_losses.h"
 
@@ -24,6 +27,21 @@ constexpr std::array kFewShares = {0.5, 0.7, 0.84, 0.93, 1.0, 1.07, 1.2, 1.5, 2.
 constexpr std::array kFarShares = {8.0, 12.0, 18.0, 27.0, 40.0};
 constexpr double kMostTold = 200;      // aliases to the right
 constexpr double kLeftOverDelta = 12;  // the logarithm of the known alias over delta
+constexpr size_t kAtOnce = 5;          // intercepts; beyond some, none is asked for
+constexpr double kNanoseconds = 5e3;   // of a moment
+
+// At each of these intercepts, one phase after the other: the mesh of its outcomes serves all of them (real_moment.h).
+std::vector<RealMoment> composed_moments(Direction direction, std::span<const ComposedRelease> phases,
+                                         std::span<const double> intercepts) {
+  std::vector<std::vector<RealMoment>> each(intercepts.size(), std::vector<RealMoment>(phases.size()));
+  in_parts(phases.size(), 1, kNanoseconds * static_cast<double>(intercepts.size()), [&](size_t first, size_t end) {
+    for (size_t i = first; i < end; ++i)
+      for (size_t j = 0; j < intercepts.size(); ++j) each[j][i] = moment_of_phase(direction, phases[i], intercepts[j]);
+  });
+  std::vector<RealMoment> found;
+  for (const std::vector<RealMoment>& of_phases : each) found.push_back(composed_of(phases, of_phases));
+  return found;
+}
 
 }  // namespace
 
@@ -36,15 +54,23 @@ std::optional<LineChoice> choose_line(Direction direction, std::span<const Compo
   std::vector<double> variances;
   const std::span<const double> shares =
       phases.size() > kFewPhases ? std::span<const double>(kFewShares) : std::span<const double>(kShares);
-  for (size_t i = 0; i < shares.size() + (left_known ? kFarShares.size() : 0); ++i) {
-    const double share = i < shares.size() ? shares[i] : kFarShares[i - shares.size()];
-    const double c = saddle * share;
-    if (share <= intercept) continue;  // only those beyond the intercept are asked for then
-    const RealMoment moment = composed_moment(direction, phases, c);
-    const double k = moment.log_m + moment.error + (rule != nullptr ? rule->log_error(c, 0) : 0);
-    grid.emplace_back(c, k);
-    variances.push_back(moment.variance);
-    if (share > 1 && !(k - c * epsilon <= 60 - 3 * log_delta)) break;  // useless from here on
+  std::vector<double> asked;
+  for (const double share : shares) asked.push_back(saddle * share);
+  for (const double share : kFarShares)
+    if (left_known) asked.push_back(saddle * share);
+  std::erase_if(asked, [&](double c) { return c <= saddle * intercept; });  // only those beyond it
+  const size_t at_once = phases.size() > kFewPhases ? kAtOnce : 1;
+  bool useful = true;
+  for (size_t first = 0; first < asked.size() && useful; first += at_once) {
+    const auto some = std::span(asked).subspan(first, std::min(at_once, asked.size() - first));
+    const std::vector<RealMoment> moments = composed_moments(direction, phases, some);
+    for (size_t i = 0; i < some.size() && useful; ++i) {
+      const double c = some[i];
+      const double k = moments[i].log_m + moments[i].error + (rule != nullptr ? rule->log_error(c, 0) : 0);
+      grid.emplace_back(c, k);
+      variances.push_back(moments[i].variance);
+      useful = !(c > saddle) || k - c * epsilon <= 60 - 3 * log_delta;  // or nothing is from here on
+    }
   }
   const auto period_of = [&](double c) {
     double right = kInfinity;
@@ -108,10 +134,12 @@ std::optional<LineChoice> choose_line(Direction direction, std::span<const Compo
     choice.told = static_cast<int64_t>(std::ceil(by_chernoff / choice.period));
   if (!(choice.period < 1e300)) return std::nullopt;
   for (size_t i = grid.size(); i-- > 0;)
-    if (grid[i].first > choice.c)
+    if (grid[i].first > choice.c) {
       choice.beyond.push_back(grid[i]);
-    else if (choice.variance == 0)
+    } else if (choice.variance == 0) {
       choice.variance = variances[i];
+      choice.k = grid[i].second;
+    }
   return choice;
 }
 

@@ -26,9 +26,14 @@ std::vector<PhaseMoment> each_moment(Direction direction, std::span<const Compos
   return moments;
 }
 
-std::optional<LineMoments> moments_on_line(Direction direction, std::span<const ComposedRelease> phases, double c) {
+int64_t mesh_nodes(Direction direction, std::span<const ComposedRelease> phases, double c) {
   int64_t needed = 0;
   for (const ComposedRelease& phase : phases) needed += PhaseMoment::nodes_needed(direction, phase, c);
+  return needed;
+}
+
+std::optional<LineMoments> moments_on_line(Direction direction, std::span<const ComposedRelease> phases, double c) {
+  const int64_t needed = mesh_nodes(direction, phases, c);
   if (needed > kMostMeshNodes) return std::nullopt;
   LineMoments moments;
   moments.each = each_moment(direction, phases, c, false, needed);

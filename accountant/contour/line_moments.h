@@ -16,6 +16,8 @@ struct LineMoments {
   long double log_scale = 0;  // log M(c) of all executions, as the moments are divided by it
   size_t nodes = 0;           // of all meshes, 1 at least
 };
+// How many nodes their meshes would have, before they are made.
+int64_t mesh_nodes(Direction direction, std::span<const ComposedRelease> phases, double c);
 // Nothing if they would take more memory than a line may.
 std::optional<LineMoments> moments_on_line(Direction direction, std::span<const ComposedRelease> phases, double c);
 

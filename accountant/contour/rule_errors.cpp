@@ -2,7 +2,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <vector>
 
+#include "accountant/contour/in_parts.h"
 #include "accountant/contour/least_near.h"
 #include "accountant/contour/sigma_rule.h"
 
@@ -11,8 +14,9 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kRounding = std::numeric_limits<double>::epsilon();
-constexpr double kLevels = 1.5;  // from one t to the next that β is known at
-constexpr int kLastLevel = 2;
+constexpr double kLevels = 2.25;  // from one t to the next that β is known at
+constexpr int kLastLevel = 1;
+constexpr double kNanoseconds = 20;    // of a node, where the rest of a line is bounded
 constexpr double kLeastMean = -0.9;    // of a bound less 1: it keeps its digits
 constexpr double kWidestAngles = 1.5;  // of both: below pi/2
 
@@ -117,7 +121,8 @@ double SigmaRule::reach(double c) const {
   return by_ratio;
 }
 
-double SigmaRule::cell_rest(const Cell& cell, std::span<PhaseMoment> moments, double c, double t, size_t index) const {
+double SigmaRule::cell_rest(const Cell& cell, std::span<PhaseMoment> moments, std::span<const double> rest, double c,
+                            double t, size_t index) const {
   const double angle = moments.front().pair().angle_of(index);
   double sum = cell.miss;
   double weights = 0;
@@ -139,7 +144,6 @@ double SigmaRule::cell_rest(const Cell& cell, std::span<PhaseMoment> moments, do
   // How far the rule may miss the sum of the integrals of G.
   double missing = kInfinity;
   const double lift = direction_ == Direction::kAdd ? std::pow(std::cos(angle / 2), -c) * (1 + 1e-9) : 1;
-  const auto& rest = at_intercept(c).rest[static_cast<size_t>(&cell - cells_.data())];
   for (size_t i = 0; i < kEllipses; ++i) missing = std::min(missing, rest[i] * lift * cell.ellipses[i].missing);
   const double mean = std::max((sum + missing + error + kRounding * weights) / cell.executions, kLeastMean);
   const double lifted = angle * angle / 2 * cell.variances * (1 + 8 * kRounding);
@@ -149,26 +153,34 @@ double SigmaRule::cell_rest(const Cell& cell, std::span<PhaseMoment> moments, do
 
 double SigmaRule::log_rest(std::span<PhaseMoment> moments, double c, double t) const {
   // |M| <= M(c), and the rule gives that sum too.
-  double total = 0;
   double most = log_error(c, 0);
-  for (PhaseMoment& moment : moments) most += 1.01 * moment.count() * moment.pair().log_m_error();
-  for (size_t i = 0; i < cells_.size(); ++i) {
-    const auto of_cell = moments.subspan(cells_[i].first, cells_[i].size);
-    if (cells_[i].exact) {
-      const PhaseMoment* before = nullptr;
-      for (const PhaseMoment& moment : of_cell) {
-        if (before != nullptr) moment.look_near(*before);
-        total += moment.log_rest(t);
-        before = &moment;
-      }
-      continue;
-    }
-    const Least found = least_near(last_angle_[i], LineMoment::kShifts,
-                                   [&](size_t index) { return cell_rest(cells_[i], of_cell, c, t, index); });
-    last_angle_[i] = found.place;
-    total += std::min(most, found.value);
+  double nodes = 0;
+  for (PhaseMoment& moment : moments) {
+    most += 1.01 * moment.count() * moment.pair().log_m_error();
+    nodes += static_cast<double>(moment.nodes());
   }
-  return total;
+  const Moments& rest = at_intercept(c).rest;
+  std::vector<double> each(cells_.size(), 0.0);  // cells share nothing
+  const auto of_cell = [&](size_t i) {
+    const auto own = moments.subspan(cells_[i].first, cells_[i].size);
+    if (!cells_[i].exact) {
+      const Least found = least_near(last_angle_[i], LineMoment::kShifts,
+                                     [&](size_t index) { return cell_rest(cells_[i], own, rest[i], c, t, index); });
+      last_angle_[i] = found.place;
+      each[i] = std::min(most, found.value);
+      return;
+    }
+    const PhaseMoment* before = nullptr;
+    for (const PhaseMoment& moment : own) {
+      if (before != nullptr) moment.look_near(*before);
+      each[i] += moment.log_rest(t);
+      before = &moment;
+    }
+  };
+  in_parts(cells_.size(), 1, kNanoseconds * nodes / static_cast<double>(cells_.size()), [&](size_t first, size_t end) {
+    for (size_t i = first; i < end; ++i) of_cell(i);
+  });
+  return std::accumulate(each.begin(), each.end(), 0.0);
 }
 
 }  // namespace ghostshard::accountant

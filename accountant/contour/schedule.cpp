@@ -7,6 +7,7 @@
 #include "accountant/contour/contour_line.h"
 #include "accountant/contour/gauss_rule.h"
 #include "accountant/contour/line_bound.h"
+#include "accountant/contour/line_moments.h"
 #include "accountant/gaussian/releases.h"
 
 namespace ghostshard::accountant {
@@ -19,6 +20,7 @@ constexpr double kFinest = 1e6;
 constexpr double kNearlyOne = 1.01;   // sigma, of those that are put together for one bound
 constexpr size_t kMostAtOnce = 1000;  // moments on the axis
 constexpr double kHopeless = 1;       // by which the sketch's logarithm of delta is too large
+constexpr double kBeyondBudget = 2;   // a line, by its sketch
 constexpr size_t kOfCell = 6;         // of a cell of rates: under a Gauss rule over log 1/sigma²
 
 std::vector<ComposedRelease> sketch_of(const std::vector<ComposedRelease>& all, double width, size_t of_cell) {
@@ -71,7 +73,12 @@ std::optional<SigmaRule> Schedule::rule_at(Direction direction, const Saddle& sa
   if (!line) return std::nullopt;
   // What a rule misses is relative to the integrand.
   const double finer = std::clamp(std::exp(line->log_excess - kNoMatter), 1.0, kFinest);
-  return SigmaRule::make(direction, all_, line->intercept, line->end, finer);
+  auto rule = SigmaRule::make(direction, all_, line->intercept, line->end, finer);
+  if (!rule) return std::nullopt;
+  // Its line is about as long as the sketch's. A hopeless one is not begun.
+  const double evaluations =
+      static_cast<double>(mesh_nodes(direction, rule->phases(), line->intercept)) * static_cast<double>(line->nodes);
+  return evaluations <= kBeyondBudget * static_cast<double>(budget) ? rule : std::nullopt;
 }
 
 std::optional<DirectionBound> Schedule::sketched(Direction direction, Delta delta, int64_t budget) const {

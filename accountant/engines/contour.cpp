@@ -208,13 +208,8 @@ std::optional<EpsilonBound> ContourAccountant::epsilon_of_schedule(const Phases&
       return std::nullopt;
     }
     if (direction == Direction::kRemove) like = schedule.saddle_at(direction, sketched->estimate);
-    const auto found = schedule.epsilon(direction, delta, budget, tight, *sketched);
-    if (!found || !is_narrow(*found)) return std::nullopt;
-    if (!tight || is_tight(*found) || phases.size() > kMostPhases) return found;
-    // One by one they may do better; put together, they are wider by far.
-    const auto saddle = schedule.saddle_at(direction, found->estimate);
-    return inside_both(found, line_epsilon({.direction = direction, .phases = phases, .saddle = saddle}, delta,
-                                           kScheduleBudget, tight));
+    const auto found = schedule.epsilon(direction, delta, tight ? kScheduleBudget : budget, tight, *sketched);
+    return found && is_narrow(*found) ? found : std::nullopt;
   };
   const auto remove = solve(Direction::kRemove);
   if (!remove) return std::nullopt;

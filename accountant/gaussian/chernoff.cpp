@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <numbers>
+#include <vector>
 
 namespace ghostshard::accountant {
 namespace {
@@ -15,13 +16,19 @@ constexpr double kLargestIntercept = 2e4;
 }  // namespace
 
 RealMoment composed_moment(Direction direction, std::span<const ComposedRelease> phases, double c) {
+  std::vector<RealMoment> each;
+  each.reserve(phases.size());
+  for (const ComposedRelease& phase : phases) each.push_back(moment_of_phase(direction, phase, c));
+  return composed_of(phases, each);
+}
+
+RealMoment composed_of(std::span<const ComposedRelease> phases, std::span<const RealMoment> each) {
   RealMoment total{0, 0, 0};
-  for (const ComposedRelease& phase : phases) {
-    const RealMoment one = moment_of_phase(direction, phase, c);
-    total.log_m += phase.count * one.log_m;
-    total.mean += phase.count * one.mean;
-    total.variance += phase.count * one.variance;
-    total.error += phase.count * one.error;
+  for (size_t i = 0; i < phases.size(); ++i) {
+    total.log_m += phases[i].count * each[i].log_m;
+    total.mean += phases[i].count * each[i].mean;
+    total.variance += phases[i].count * each[i].variance;
+    total.error += phases[i].count * each[i].error;
   }
   // No log M is negative: M is convex, M(0) = 1, and its slope there is a Kullback-Leibler divergence. So each of the
   // additions errs by a rounding of the total at most.

@@ -27,6 +27,8 @@ inline double log_chernoff(double c, double k, double epsilon) {
 
 // log M and its derivatives, summed over all executions of all phases, with the error of all.
 RealMoment composed_moment(Direction direction, std::span<const ComposedRelease> phases, double c);
+// The same of moments that are known: each[i] is phases[i]'s, of one execution.
+RealMoment composed_of(std::span<const ComposedRelease> phases, std::span<const RealMoment> each);
 
 // The logarithm of Chernoff's bound on delta(epsilon) at this c, rounded up.
 double chernoff_log_delta(Direction direction, std::span<const ComposedRelease> phases, double c, double epsilon);

@@ -29,6 +29,10 @@ constexpr double kWide = 5e-5;           // a bracket that other means are tried
 constexpr size_t kFewestRounded = size_t{1} << 18;
 constexpr double kMostCells = 4e6;  // half a second of each
 constexpr double kFirstTolerance = 1e-5;
+constexpr double kByTwice = 3;      // narrower, by twice the points, about
+constexpr double kNarrowing = 1.3;  // a bracket, with at least this power of the points, or
+constexpr double kNearly = 1.25;    // so much more
+constexpr size_t kMostTimes = 16;
 constexpr double kNarrow = 2e-5;  // a bracket that is not worth more than kEnoughPoints
 constexpr size_t kEnoughPoints = size_t{1} << 18;
 constexpr double kLeastTolerance = 1e-9;
@@ -233,20 +237,27 @@ class EpsilonSearch {
     if (request_.size == GridSize::kLarge && width < kNarrow) finest_ = std::min(finest_, kEnoughPoints);
     // One release may need more cells than there are points: an unsampled Gaussian whose window is a part of its range.
     if (!plan && 4 * sketches_.largest_range() / grid.h > kMostCells) finest_ = grid.n;
-    // Four times the points, four times the work.
-    const bool affordable = work_ + 4 * work_of(shape) <= request_.most_work;
-    if (width > 4 * wanted_ && grid.n < finest_ && helps && coarser_ == 0 && affordable) {
+    const auto affordable = [&](size_t times) {
+      return work_ + static_cast<double>(times) * work_of(shape) <= request_.most_work;
+    };
+    if (width > 4 * wanted_ && grid.n < finest_ && helps && coarser_ == 0 && affordable(4)) {
       before_ = bound;
-      tolerance_ /= 15;  // twice the points, twice; even if few releases decide delta, and the mesh adds little
-      least_ = 4 * grid.n;
-      allowed_ = std::min(finest_, 8 * grid.n);  // rounding may decide from somewhere on
+      const double aimed = std::clamp(request_.added_by_mesh * std::max(1.0, bound.upper / 100), wanted_, 4 * wanted_);
+      // As many times the points as that may take, even if few releases decide delta, and the mesh adds little.
+      size_t times = width <= kByTwice * aimed ? 2 : 4;
+      while (!plan && times > 2 && times < kMostTimes && kNearly * std::pow(times, kNarrowing) < width / aimed &&
+             2 * times * grid.n <= std::min(finest_, kEnoughPoints) && affordable(2 * times))
+        times *= 2;
+      tolerance_ /= 0.95 * static_cast<double>(times * times);
+      least_ = times * grid.n;
+      allowed_ = std::min(finest_, std::max(least_, 8 * grid.n));  // rounding may decide from somewhere on
       guess_.epsilon = bound.upper;
       margin_ = 8 / guess_.c + width;
       return true;
     }
     // A block's losses may be lumps on the coarse mesh.
     const double without = sketches_.added_by_mesh(shape.grid.h, shape.grid.c);
-    if (plan && width > kWide && without < width / 2 && !request_.upper_only && affordable) {
+    if (plan && width > kWide && without < width / 2 && !request_.upper_only && affordable(4)) {
       before_ = bound;
       blocks_failed_ = true;
       return true;

@@ -28,6 +28,9 @@ constexpr double kNothing = -700;  // a logarithm
 // Cells on either side of the heaviest that are summed up one by one: they hold most of the rest.
 constexpr size_t kNear = 8;
 
+// Rounded up, without hypot's care for the least and the largest numbers: the logarithms and masses below are none.
+double modulus_at_most(Complex z) { return std::sqrt(std::norm(z)) * (1 + 4 * kRounding) + 1e-150; }
+
 Complex times(Complex a, Complex b) {  // infinities do not matter
   return {a.real() * b.real() - a.imag() * b.imag(), a.real() * b.imag() + a.imag() * b.real()};
 }
@@ -122,7 +125,7 @@ void CircularPower::add(const TiltedCells& cells, double count) {
     }
     error_[k] += count * error / most;
     log_value *= count;
-    size_[k] += std::abs(log_value);
+    size_[k] += modulus_at_most(log_value);
     log_spectrum_[k] += log_value;
   }
 }
@@ -158,12 +161,12 @@ CircularPower::Density CircularPower::density(double h, double c) && {
       value = common * exp_less_one(value);
     } else {
       value = std::exp(log_heaviest_ + value);
-      own = (8 + 4 * (size_[k] + std::abs(log_heaviest_))) * std::abs(value);
+      own = (8 + 4 * (size_[k] + std::abs(log_heaviest_))) * modulus_at_most(value);
     }
     const double error = std::exp(log_modulus_[k]) * error_[k] * 1.01 + kRounding * own;
     const double times = k == 0 || 2 * k == n ? 1 : 2;
     errors += times * error;
-    moduli += times * std::abs(value);
+    moduli += times * modulus_at_most(value);
     // |1 - aw|² = (1 - a)² + 2a(1 - cos)
     const Complex root = roots.at(k);
     const double less_cos = root.real() > 0 ? root.imag() * root.imag() / (1 + root.real()) : 1 - root.real();

@@ -13,21 +13,42 @@ constexpr double kModerate = 64 * kRounding;  // roundings of a mass up to this 
 
 }  // namespace
 
-LossMoments::LossMoments(double c) {
-  for (size_t j = 0; j < c_.size(); ++j) c_[j] = c * kMomentShares[j];
+LossMoments::LossMoments(double c, double tilt, double h, double offset) : tilt_(tilt), h_(h), offset_(offset) {
+  constexpr double kMostOfBlock = 100;  // an exponent, relative to that of the block's first cell
+  double steepest = 0;
+  for (size_t j = 0; j < c_.size(); ++j) {
+    c_[j] = c * kMomentShares[j];
+    steepest = std::max(steepest, std::abs(slope(j)));
+  }
+  while (size_ > 1 && !(steepest * static_cast<double>(size_) <= kMostOfBlock)) size_ /= 2;
+  for (int64_t i = 0; i < size_; ++i)
+    for (size_t j = 0; j < c_.size(); ++j)
+      turns_[static_cast<size_t>(i)][j] = std::exp(slope(j) * static_cast<double>(i));
 }
 
-void LossMoments::add(size_t j, double mass, double exponent) {
+// From the cell before this one: some are moved down by one.
+void LossMoments::begin_block(int64_t i) {
+  end_block();
+  first_ = size_ > 1 ? i - 1 : i;
+}
+
+void LossMoments::end_block() {
   constexpr double kFar = 300;
   constexpr double kFarthest = 600;  // smaller terms are counted as large as this
-  if (exponent > base_[j] + kFar) {
-    sum_[j] *= std::exp(std::max(base_[j] - exponent, -kFarthest));
-    base_[j] = exponent;
+  for (size_t j = 0; j < c_.size(); ++j) {
+    if (block_[j] == 0) continue;
+    const double exponent = slope(j) * (static_cast<double>(first_) + offset_);
+    if (exponent > base_[j] + kFar) {
+      sum_[j] *= std::exp(std::max(base_[j] - exponent, -kFarthest));
+      base_[j] = exponent;
+    }
+    sum_[j] += block_[j] * std::exp(std::max(exponent - base_[j], -kFarthest));
   }
-  sum_[j] += mass * std::exp(std::max(exponent - base_[j], -kFarthest));
+  block_ = {};
 }
 
-std::vector<std::pair<double, double>> LossMoments::logs(double log_scale) const {
+std::vector<std::pair<double, double>> LossMoments::logs(double log_scale) {
+  end_block();
   std::vector<std::pair<double, double>> found;
   for (size_t j = 0; j < c_.size(); ++j)
     found.emplace_back(c_[j], base_[j] + std::log(sum_[j]) + log_scale + 2e-9 +

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -50,14 +51,30 @@ double for_each_cell(const Outcomes& outcomes, const Cells& cells, const Visitor
 // log Σ mass·e^(c'·loss) at each of kMomentShares, even if the exponentials are too large for a double.
 class LossMoments {
  public:
-  explicit LossMoments(double c);
+  using Masses = std::array<double, kMomentShares.size()>;  // one for each c'
+  // Of cells whose losses are (i + offset)·h. tilt: masses are those of e^(tilt·loss) already.
+  LossMoments(double c, double tilt, double h, double offset);
   double c(size_t j) const { return c_[j]; }
-  void add(size_t j, double mass, double exponent);
+  // Cells that lie near the one before share its exponential.
+  void add(int64_t i, const Masses& masses) {
+    if (!(i >= first_ && i - first_ < size_)) begin_block(i);
+    for (size_t j = 0; j < c_.size(); ++j) block_[j] += masses[j] * turns_[static_cast<size_t>(i - first_)][j];
+  }
   // All masses being e^log_scale times what was added. Rounded up by more than 1e7 terms and their exponents err.
-  std::vector<std::pair<double, double>> logs(double log_scale) const;
+  std::vector<std::pair<double, double>> logs(double log_scale);
 
  private:
+  static constexpr int64_t kMostInBlock = 64;
+  double slope(size_t j) const { return (c_[j] - tilt_) * h_; }  // of the exponents, from cell to cell
+  void begin_block(int64_t i);
+  void end_block();
+
+  double tilt_, h_, offset_;
   std::array<double, kMomentShares.size()> c_{}, base_{}, sum_{};
+  Masses block_{};                            // sums over the block, relative to its first cell's exponential
+  std::array<Masses, kMostInBlock> turns_{};  // the exponentials of its cells, relative to the first one's
+  int64_t first_ = std::numeric_limits<int64_t>::max();
+  int64_t size_ = kMostInBlock;
 };
 
 // The place of cell i on a circular grid of n points, n a power of two.

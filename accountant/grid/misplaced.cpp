@@ -17,7 +17,10 @@ double cheapest_power_of_half(int first, int last, const std::vector<Misplaced>&
     all += weight * excess;
     weights += weight;
     if (excess >= 0) continue;
-    const double power = std::floor(-2 * std::log2(-excess)) + 1;
+    int exponent = 0;
+    const double fraction = std::frexp(-excess, &exponent);  // of [1/2, 1)
+    // floor(-2·log2(-excess)) + 1
+    const double power = 1.0 - 2 * exponent + (fraction > 0.70710678118654752 ? 0 : fraction > 0.5 ? 1 : 2);
     falls[static_cast<size_t>(std::clamp(power - first, 0.0, static_cast<double>(last - first + 1)))] += weight;
   }
   double cheapest = 0;

@@ -36,6 +36,8 @@ constexpr double kFarthest = 0.45;    // that a boundary is moved, in steps
 constexpr double kWellPlaced = 1e-9;  // the heaviest cell, in steps, or this share of one for all executions:
 constexpr double kShareOfStep = 1e-3;
 constexpr double kWellPlacedOnce = 1e-5;
+constexpr double kEvenEnough = 1e-4;  // any cell that is evened out, or kShareOfStep for all executions
+constexpr int64_t kEvenInTurn = 64;
 constexpr double kContinuous = 0.5;       // a change of sign that is less is no jump
 constexpr int64_t kLookAtEach = 1024;     // cells, from the first one on
 constexpr int64_t kLooks = 4096;          // at the others
@@ -70,6 +72,7 @@ struct Merged {
   int64_t i;
   double place;  // of log(P/Q) above the lower boundary of the even cell, in units of h, rounded down
   double weight;
+  double in_delta;  // what it adds to delta, about
 };
 
 class MergedCells {
@@ -80,7 +83,9 @@ class MergedCells {
         shape_(shape),
         outcomes_(direction, release),
         cells_(cells_of(direction, release, shape, 0)),
-        well_placed_(std::clamp(kShareOfStep / shape.count, kWellPlaced, kWellPlacedOnce)) {
+        well_placed_(std::clamp(kShareOfStep / shape.count, kWellPlaced, kWellPlacedOnce)),
+        // If a unit is added, losses end at an edge, and up to there no cell is even for certain.
+        even_enough_(direction == Direction::kRemove ? std::min(kShareOfStep / shape.count, kEvenEnough) : 0) {
     find_heaviest();
   }
 
@@ -100,7 +105,9 @@ class MergedCells {
       const double loss = cells_.loss_of(i);
       const double mass = std::max(0.0, p.value - p.error);
       const double weight = mass * std::exp(std::min(shape_.c * loss - shape_.log_scale, kLargestExponent));
-      found.push_back({i, place_of(loss, p, lifted_q), weight});
+      const double beyond = loss - shape_.epsilon;
+      const double in_delta = beyond > 0 ? weight * std::exp(-shape_.c * beyond) * -std::expm1(-beyond) : 0.0;
+      found.push_back({i, place_of(loss, p, lifted_q), weight, in_delta});
     });
     return found;
   }
@@ -241,18 +248,21 @@ class MergedCells {
     return std::clamp(excess_of(middle, boundary(middle), high), -1.0, 1.0);
   }
 
-  // Moves each boundary between these cells by the mean of the errors of the cells on both sides.
+  // Moves each boundary between these cells by the mean of the errors of the cells on both sides, up to where the
+  // errors of kEvenInTurn cells are even enough: the density is smooth from there on.
   void even_out(int64_t begin, int64_t end) {
     if (begin + 2 >= end) return;
     Outcomes::Boundary from = boundary(begin);
     Outcomes::Boundary to = boundary(begin + 1);
     double excess_below = excess_of(begin, from, to);
-    for (int64_t i = begin + 1; i < end; ++i) {
+    int64_t even = 0;
+    for (int64_t i = begin + 1; i < end && even < kEvenInTurn; ++i) {
       from = to;
       to = boundary(i + 1);
       const double excess = excess_of(i, from, to);
       if (std::abs(excess) < 1 && std::abs(excess_below) < 1)
         move(i) = std::clamp(move(i) - (excess + excess_below) / 2, -kFarthest, kFarthest);
+      even = std::abs(excess) < even_enough_ ? even + 1 : 0;
       excess_below = excess;
     }
   }
@@ -284,24 +294,20 @@ class MergedCells {
   Outcomes outcomes_;
   Cells cells_;
   double well_placed_;
+  double even_enough_;
   int64_t heaviest_ = 0;
 };
 
 // How far below the middle of the cells the grid must lie for few of them to fall below it: each of those moves down a
 // whole step. What all of them lose adds up over the executions. With small rates, one execution with a loss beyond
 // epsilon makes up delta, and the loss of those few cells counts once, however light they are.
-double distance_below(const std::vector<Merged>& merged, const Cells& cells, const GridShape& shape) {
-  const auto place_in_delta = [&](const Merged& cell) {
-    const double beyond = cells.loss_of(cell.i) - shape.epsilon;
-    return beyond > 0 ? cell.weight * std::exp(-shape.c * beyond) * -std::expm1(-beyond) : 0.0;
-  };
+double distance_below(const std::vector<Merged>& merged, double count) {
   double delta = 0;
-  for (const Merged& cell : merged) delta += place_in_delta(cell);
+  for (const Merged& cell : merged) delta += cell.in_delta;
   std::vector<Misplaced> misplaced;
   misplaced.reserve(merged.size());
   for (const Merged& cell : merged)
-    misplaced.push_back(
-        {cell.place - 0.5, shape.count * cell.weight + (delta > 0 ? place_in_delta(cell) / delta : 0.0)});
+    misplaced.push_back({cell.place - 0.5, count * cell.weight + (delta > 0 ? cell.in_delta / delta : 0.0)});
   return cheapest_power_of_half(1, 80, misplaced);
 }
 
@@ -312,22 +318,23 @@ TiltedCells more_private_cells(Direction direction, SampledGaussian release, con
   arranged.settle();
   const Cells& cells = arranged.cells();
   const std::vector<Merged> merged = arranged.merged();
-  const double below = distance_below(merged, cells, shape);
+  const double below = distance_below(merged, shape.count);
   const double h = shape.h;
   TiltedCells found;
   found.shift = cells.at + 0.5 - below;
   found.mass.assign(shape.n, 0);
   const double whole = std::exp(shape.c * h * (found.shift - cells.at));  // the offset was in the weight
   const double down = std::exp(-shape.c * h);
-  LossMoments moments(shape.c);
+  LossMoments moments(shape.c, shape.c, h, found.shift);
   for (const Merged& cell : merged) {
     if (!(cell.place >= -0.5 - below)) continue;  // too far down to be worth keeping: leaving mass out is sound
     const bool fits = cell.place >= 0.5 - below;
     const double mass = cell.weight * whole * (fits ? 1 : down);
     const int64_t place = fits ? cell.i : cell.i - 1;
     found.mass[wrapped(place, shape.n)] += mass;
-    const double loss = (static_cast<double>(place) + found.shift) * h;
-    for (size_t j = 0; j < kMomentShares.size(); ++j) moments.add(j, mass, (moments.c(j) - shape.c) * loss);
+    LossMoments::Masses masses;
+    masses.fill(mass);
+    moments.add(place, masses);
     note_rounding(found, tilt_rounding(shape, (std::abs(static_cast<double>(cell.i)) + 2) * h), mass);
   }
   found.moments = moments.logs(shape.log_scale);

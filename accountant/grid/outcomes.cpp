@@ -18,10 +18,10 @@ constexpr double kLargeLoss = 100;
 double upper_tail(double z) { return 0.5 * std::erfc(z * 0.70710678118654752440); }
 
 // The outcome where log w(x) = loss; -infinity if no outcome has so small a loss.
-double outcome(SampledGaussian release, double loss) {
+double outcome(SampledGaussian release, double log_q, double loss) {
   const auto [q, sigma] = release;
   if (q == 1) return sigma * sigma * loss + 0.5;
-  return sigma * sigma * (log_expm1_plus(loss, q) - std::log(q)) + 0.5;
+  return sigma * sigma * (log_expm1_plus(loss, q) - log_q) + 0.5;
 }
 
 // Probability of a <= N(0,1) < b and its rounding, that of a and b included: from the tails that are small there; of a
@@ -74,7 +74,7 @@ std::pair<double, double> losses_of(Direction direction, SampledGaussian release
 }
 
 Outcomes::Boundary Outcomes::at(double loss) const {
-  return at_outcome(std::clamp(outcome(release_, remove_ ? loss : -loss), -nowhere_, nowhere_));
+  return at_outcome(std::clamp(outcome(release_, log_q_, remove_ ? loss : -loss), -nowhere_, nowhere_));
 }
 
 // outcome() rounds e^loss - 1 + q, or what is left of it, by 2 units of e^loss, its logarithm, log q and their
@@ -85,9 +85,8 @@ double Outcomes::misplaced(double loss) const {
   if (q == 1) return kRounding * (2 + 2 * std::abs(loss) + 1 / (sigma * sigma));
   const double log_left = log_expm1_plus(remove_ ? loss : -loss, q);
   if (!(log_left > -kInfinity)) return 0;
-  const double log_q = std::log(q);
   return kRounding *
-         (4 + 2 * std::abs(log_left) + 2 * std::abs(log_q) + 3 * std::abs(log_left - log_q) + 1 / (sigma * sigma));
+         (4 + 2 * std::abs(log_left) + 2 * std::abs(log_q_) + 3 * std::abs(log_left - log_q_) + 1 / (sigma * sigma));
 }
 
 Outcomes::Masses Outcomes::between(const Boundary& low, const Boundary& high, double loss) const {

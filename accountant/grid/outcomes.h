@@ -2,6 +2,7 @@
 // and end, and the probability between two losses under both neighbours, with every rounding.
 #pragma once
 
+#include <cmath>
 #include <utility>
 
 #include "accountant/gaussian/sampled_gaussian.h"
@@ -17,7 +18,10 @@ std::pair<double, double> losses_of(Direction direction, SampledGaussian release
 class Outcomes {
  public:
   Outcomes(Direction direction, SampledGaussian release)
-      : remove_(direction == Direction::kRemove), release_(release), nowhere_(40 * release.sigma + 40) {}
+      : remove_(direction == Direction::kRemove),
+        release_(release),
+        log_q_(std::log(release.q)),
+        nowhere_(40 * release.sigma + 40) {}
 
   struct Boundary {
     double zero, one;  // in standard deviations from 0 and from 1
@@ -47,6 +51,7 @@ class Outcomes {
 
   bool remove_;
   SampledGaussian release_;
+  double log_q_;
   double nowhere_;
 };
 

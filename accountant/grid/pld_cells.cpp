@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "accountant/grid/loss_cells.h"
 
@@ -21,9 +22,9 @@ TiltedCells less_private_cells(Direction direction, SampledGaussian release, con
   cells.mass.assign(shape.n, 0);
   const double h = shape.h;
   const double width = -std::expm1(-h);
-  LossMoments moments(shape.c);
-  const std::array<double, kMomentShares.size()> steps = [&] {
-    std::array<double, kMomentShares.size()> found{};
+  LossMoments moments(shape.c, 0, h, 0);
+  const LossMoments::Masses steps = [&] {
+    LossMoments::Masses found{};
     for (size_t j = 0; j < found.size(); ++j) found[j] = std::exp(moments.c(j) * h);
     return found;
   }();
@@ -49,17 +50,19 @@ TiltedCells less_private_cells(Direction direction, SampledGaussian release, con
     cells.mass[wrapped(i + 2, shape.n)] += over * tilt * ratio * ratio;
     const double all = left + right * ratio + over * ratio * ratio;
     note_rounding(cells, tilt_rounding(shape, std::abs(loss) + 2 * h), all * tilt);
-    for (size_t j = 0; j < steps.size(); ++j)
-      moments.add(j, left + right * steps[j] + over * steps[j] * steps[j], moments.c(j) * loss);
+    LossMoments::Masses masses;
+    for (size_t j = 0; j < steps.size(); ++j) masses[j] = left + right * steps[j] + over * steps[j] * steps[j];
+    moments.add(i, masses);
   };
   if (const double before = mass_before(outcomes, even); before > 0)
     put(even.begin - 1, 0, before, outcomes.misplaced(even.loss_of(even.begin)));
+  double misplaced = outcomes.misplaced(even.loss_of(even.begin));  // the lower boundary
   cells.dropped = for_each_cell(outcomes, even, [&](int64_t i, const Outcomes::Mass& p, const Outcomes::Mass& q) {
+    const double below = std::exchange(misplaced, outcomes.misplaced(even.loss_of(i + 1)));
     const double total = p.value + p.error;
     if (!(total > 0)) return;
     // Of losses in [a - off, b + off] P goes to b + off but for what e^(a - off)·Q takes off.
-    const double loss = static_cast<double>(i) * h;
-    const double off = std::max(outcomes.misplaced(loss), outcomes.misplaced(loss + h));
+    const double off = std::max(below, misplaced);
     const double error = (p.error + q.error + 4 * kRounding * (p.value + q.value) + off * q.value) / width;
     const double right = q.value < kInfinity ? std::clamp((p.value - q.value) / width + error, 0.0, total) : total;
     put(i, total - right, right, off);
