@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <future>
 #include <limits>
 #include <optional>
 #include <span>
 #include <sstream>
 #include <utility>
 
+#include "accountant/beside.h"
 #include "accountant/contour/line_bound.h"
 #include "accountant/contour/schedule.h"
 #include "accountant/engines/rdp.h"
@@ -159,22 +161,27 @@ Bound ContourAccountant::over_neighbours(Effort effort, const OfSchedule& of_sch
     const size_t last = together.size() - 1;
     if (for_grid && distinct > kMostPhases) attempt = last;
     const bool scheduled = first.has_value();
-    if (!first) {
+    std::optional<Bound> other;  // of more_private, if it has a say
+    const bool has_lower = !truncated && !by_moments && effort != Effort::kUpper;
+    const auto solve = [&] {
       releases = releases_at(attempt);
+      const bool two = has_lower && !releases.exact();
+      std::future<std::optional<Bound>> more_private;
+      if (two) more_private = beside([&] { return bounded(releases.more_private); });
       first = bounded(releases.less_private);
-    }
+      if (two) other = more_private.get();
+    };
+    if (!first) solve();
     while (!first && attempt < last) {
       attempt = for_grid ? last : attempt + 1;
-      releases = releases_at(attempt);
-      first = bounded(releases.less_private);
+      solve();
     }
     Bound found = first ? *std::move(first) : of_renyi();
     // Of a truncated run only the other releases have a lower end.
     if (truncated || by_moments || (effort == Effort::kUpper && !releases.exact()))
       found.lower = 0;
     else if (!releases.exact())
-      found = with_lower_of(std::move(found),
-                            scheduled ? of_schedule(releases.more_private, for_grid) : bounded(releases.more_private));
+      found = with_lower_of(std::move(found), scheduled ? of_schedule(releases.more_private, for_grid) : other);
     if (by_moments) found = capped(std::move(found), of_renyi());
     // The mixture of pairs is loose under zero-out where truncation is frequent.
     if (truncated && adjacency() == Adjacency::kZeroOut && effort != Effort::kQuick)

@@ -5,8 +5,8 @@
 #include <future>
 #include <limits>
 #include <sstream>
-#include <thread>
 
+#include "accountant/beside.h"
 #include "accountant/gaussian/chernoff.h"
 #include "accountant/gaussian/single_release.h"
 #include "accountant/grid/grid_blocks.h"
@@ -57,13 +57,6 @@ std::string describe(const Shape& shape, const std::optional<BlockPlan>& plan = 
   if (plan) text << plan->blocks << " blocks, each on a mesh of " << plan->h << ", composed on a ";
   text << "grid of " << shape.grid.n << " losses, mesh " << shape.grid.h << ", tilt " << shape.grid.c;
   return text.str();
-}
-
-// The other side at the same time, in a thread of its own if there is one: the two share nothing.
-template <class Make>
-std::future<Side> beside(const Make& make) {
-  const bool alone = std::thread::hardware_concurrency() < 2;
-  return std::async(alone ? std::launch::deferred : std::launch::async | std::launch::deferred, make);
 }
 
 // Where a falling function crosses `level` within [low, high], from the side that keeps `holds`.
