@@ -28,7 +28,8 @@ RecordingCost recording_cost(Recording way, const LinearShape& shape, const Segm
     cost.flops += again;
     cost.seconds += again / rates.product_flops;
     if (way == Recording::kRecompute)
-      cost.seconds += 2 * kSoftmax * static_cast<double>(segments.rows() * shape.outputs) * rates.seconds_per_row_element;
+      cost.seconds +=
+          2 * kSoftmax * static_cast<double>(segments.rows() * shape.outputs) * rates.seconds_per_row_element;
     cost.bytes_moved *= 2;
     cost.bytes_kept = 0;
     return cost;

@@ -35,7 +35,7 @@ constexpr int64_t kPreciseCost = 10;  // of an evaluation in long double, in tho
 constexpr int64_t kMostPrecise = 16'000'000;
 constexpr size_t kBlock = 64;  // nodes that are added up in turn
 constexpr size_t kManyPhases = 16;
-constexpr size_t kManyNodes = 3000;  // of all meshes
+constexpr size_t kManyNodes = 3000;    // of all meshes
 constexpr double kLengthening = 1.15;  // from one end of the line that is tried to the next
 constexpr double kEndOfLarge = 16;     // of a line of large losses, about
 
@@ -158,7 +158,8 @@ std::optional<ContourLine::Begun> ContourLine::begin(Direction direction, std::s
     return log_rest_of_all(moments->each, t, enough);
   };
   // The rest falls with t: where that takes long, asking at the farthest end first saves asking all the way in vain.
-  if ((phases.size() > kManyPhases || nodes > kManyNodes) && !(rest_beyond(log_rest, std::max(farthest, step), step, wanted) < kInfinity))
+  if ((phases.size() > kManyPhases || nodes > kManyNodes) &&
+      !(rest_beyond(log_rest, std::max(farthest, step), step, wanted) < kInfinity))
     return std::nullopt;
   const double near = cut != nullptr    ? kEndOfLarge
                       : rule != nullptr ? rule->end_near(wanted_digits)
