@@ -10,7 +10,6 @@
 #include <sstream>
 #include <utility>
 
-#include "accountant/beside.h"
 #include "accountant/contour/line_bound.h"
 #include "accountant/contour/schedule.h"
 #include "accountant/engines/rdp.h"
@@ -21,6 +20,7 @@
 #include "accountant/gaussian/releases.h"
 #include "accountant/gaussian/separated_outcomes.h"
 #include "accountant/gaussian/single_release.h"
+#include "accountant/grid/beside.h"
 #include "accountant/grid/grid.h"
 #include "accountant/losses/event_pair.h"
 

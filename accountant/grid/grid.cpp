@@ -6,9 +6,9 @@
 #include <limits>
 #include <sstream>
 
-#include "accountant/beside.h"
 #include "accountant/gaussian/chernoff.h"
 #include "accountant/gaussian/single_release.h"
+#include "accountant/grid/beside.h"
 #include "accountant/grid/grid_blocks.h"
 #include "accountant/grid/grid_side.h"
 #include "accountant/grid/grid_window.h"
