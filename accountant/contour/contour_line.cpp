@@ -126,11 +126,12 @@ std::optional<ContourLine::Begun> ContourLine::begin(Direction direction, std::s
     return log_delta + c * epsilon - log_scale + std::log(line.period_ / 2) - wanted_digits;
   };
   // Moments take longest to make: not those of a line that would be too long.
-  const int64_t most_nodes = std::min(kMostNodes, budget / std::max<int64_t>(1, mesh_nodes(direction, phases, c)));
+  const int64_t of_meshes = mesh_nodes(direction, phases, c);
+  const int64_t most_nodes = std::min(kMostNodes, budget / std::max<int64_t>(1, of_meshes));
   if (cut == nullptr && rule == nullptr && choice->variance > 0 &&
       end_of_gaussian(log_wanted_at(choice->k)) > line.step<double>() * static_cast<double>(most_nodes))
     return std::nullopt;
-  auto moments = moments_on_line(direction, phases, c);
+  auto moments = moments_on_line(direction, phases, c, of_meshes);
   if (!moments) return std::nullopt;
   if (rule != nullptr) rule->align(moments->each);
   line.log_scale_ = moments->log_scale;

@@ -32,11 +32,11 @@ int64_t mesh_nodes(Direction direction, std::span<const ComposedRelease> phases,
   return needed;
 }
 
-std::optional<LineMoments> moments_on_line(Direction direction, std::span<const ComposedRelease> phases, double c) {
-  const int64_t needed = mesh_nodes(direction, phases, c);
-  if (needed > kMostMeshNodes) return std::nullopt;
+std::optional<LineMoments> moments_on_line(Direction direction, std::span<const ComposedRelease> phases, double c,
+                                           int64_t nodes) {
+  if (nodes > kMostMeshNodes) return std::nullopt;
   LineMoments moments;
-  moments.each = each_moment(direction, phases, c, false, needed);
+  moments.each = each_moment(direction, phases, c, false, nodes);
   for (const PhaseMoment& moment : moments.each) {
     moments.log_scale += moment.log_scale();
     moments.nodes += moment.nodes();

@@ -18,8 +18,9 @@ struct LineMoments {
 };
 // How many nodes their meshes would have, before they are made.
 int64_t mesh_nodes(Direction direction, std::span<const ComposedRelease> phases, double c);
-// Nothing if they would take more memory than a line may.
-std::optional<LineMoments> moments_on_line(Direction direction, std::span<const ComposedRelease> phases, double c);
+// nodes: mesh_nodes(…, c). Nothing if they would take more memory than a line may.
+std::optional<LineMoments> moments_on_line(Direction direction, std::span<const ComposedRelease> phases, double c,
+                                           int64_t nodes);
 
 // The moments alone, in the phases' order. nodes: of all meshes, about.
 std::vector<PhaseMoment> each_moment(Direction direction, std::span<const ComposedRelease> phases, double c,
