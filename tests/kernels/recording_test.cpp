@@ -63,5 +63,17 @@ TEST(RecordingCost, TwoPassesCostMoreThanEither) {
   }
 }
 
+TEST(RecordingCost, ARecomputedHeadPaysForTheSoftmaxOfItsLogitsTwice) {
+  const Segments segments = oracle::segments_of({100, 100});
+  for (const int64_t outputs : {1000, 50257}) {
+    const LinearShape shape{.inputs = 256, .outputs = outputs};
+    const auto recompute = recording_cost(Recording::kRecompute, shape, segments, kRates);
+    const auto twice = recording_cost(Recording::kTwoPass, shape, segments, kRates);
+    EXPECT_EQ(recompute.flops, twice.flops) << "products alone";
+    const double reading = 200 * static_cast<double>(outputs) * kRates.seconds_per_row_element;
+    EXPECT_GT(recompute.seconds - twice.seconds, 2 * reading) << "an exponential takes longer than reading";
+  }
+}
+
 }  // namespace
 }  // namespace ghostshard::kernels
