@@ -7,11 +7,11 @@
 #include <limits>
 #include <numbers>
 
-#include "accountant/contour/in_parts.h"
 #include "accountant/contour/large_line.h"
 #include "accountant/contour/line_moments.h"
 #include "accountant/gaussian/chernoff.h"
 #include "accountant/gaussian/least_double.h"
+#include "accountant/threads/in_parts.h"
 
 namespace ghostshard::accountant {
 namespace {
@@ -35,8 +35,10 @@ constexpr int64_t kPreciseCost = 10;  // of an evaluation in long double, in tho
 constexpr int64_t kMostPrecise = 16'000'000;
 constexpr size_t kBlock = 64;  // nodes that are added up in turn
 constexpr size_t kManyPhases = 16;
+constexpr size_t kPartsOfPhases = 8;
 constexpr size_t kManyNodes = 3000;    // of all meshes
 constexpr double kLengthening = 1.15;  // from one end of the line that is tried to the next
+constexpr double kNodesOfALook = 2;    // a look at what lies beyond an end takes longer than so many nodes
 constexpr double kEndOfLarge = 16;     // of a line of large losses, about
 
 double modulus_at_most(std::complex<long double> z) {
@@ -84,7 +86,8 @@ std::optional<LineEnd> end_of_line(const LogRest& log_rest, double step, double 
     ratio = std::min(2.0, ratio * ratio);
     if (!(too_near <= farthest)) return std::nullopt;  // nor if one of them is no number
   }
-  for (int i = 0; i < 24 && end.t > too_near * kLengthening && end.t > 8 * step; ++i) {
+  const auto worthwhile = [&] { return end.t > too_near * kLengthening && end.t - too_near > kNodesOfALook * step; };
+  for (int i = 0; i < 24 && worthwhile(); ++i) {
     const double middle = too_near == 0 ? end.t / ratio : std::sqrt(too_near * end.t);
     const double rest = rest_beyond(log_rest, middle, step, wanted);
     if (rest < kInfinity) end.rest = rest;
@@ -235,22 +238,51 @@ void ContourLine::take_integrand(std::span<const PhaseMoment> moments, size_t n,
     for (size_t k = 0; k < n; ++k)
       error_[k] = std::expm1(rule->log_error(c_, step<double>() * static_cast<double>(k))) * (1 + 8 * kRounding);
   std::vector<double> sizes(n, 0);  // sums of moduli: the rounding of adding so many logarithms
-  const auto add = [&](size_t k, const LineMoment::Value& value) {
-    integrand_[k] += value.log_power;
-    error_[k] += value.relative_error * (1 + error_[k]);  // (1+a)(1+b) - 1 <= a + b(1+a)
-    sizes[k] += modulus_at_most(value.log_power);
-  };
   size_t nodes = 0;
   for (const PhaseMoment& moment : moments) nodes += moment.nodes();
-  in_parts(n, kNodesOfAPart, static_cast<double>(nodes), [&](size_t first, size_t end) {
-    for (const PhaseMoment& moment : moments)
+  const auto sweep = [&](std::span<const PhaseMoment> some, size_t first, size_t end, const LineMoment::Visitor& add) {
+    for (const PhaseMoment& moment : some)
       if (precise_)
         moment.sweep<long double>(step<long double>(), first, end, add);
       else
         moment.sweep<double>(step<double>(), first, end, add);
-  });
+  };
+  const auto add = [&](size_t k, std::complex<long double> log_power, double size, double error) {
+    integrand_[k] += log_power;
+    error_[k] += error * (1 + error_[k]);  // (1+a)(1+b) - 1 <= a + b(1+a)
+    sizes[k] += size;
+  };
+  if (moments.size() < kManyPhases) {
+    in_parts(n, kNodesOfAPart, static_cast<double>(nodes), [&](size_t first, size_t end) {
+      sweep(moments, first, end, [&](size_t k, const LineMoment::Value& value) {
+        add(k, value.log_power, modulus_at_most(value.log_power), value.relative_error);
+      });
+    });
+  } else {  // a phase's sweep takes long to begin: all of a line by the same part
+    struct Sums {
+      std::vector<std::complex<long double>> log_power;
+      std::vector<double> size, error;
+    };
+    const size_t granule = (moments.size() + kPartsOfPhases - 1) / kPartsOfPhases;
+    std::vector<Sums> parts((moments.size() - 1) / granule + 1);
+    const double nanoseconds =
+        static_cast<double>(nodes) * static_cast<double>(n) / static_cast<double>(moments.size());
+    in_parts(moments.size(), granule, nanoseconds, [&](size_t first, size_t end) {
+      Sums& sums = parts[first / granule];
+      sums.log_power.assign(n, 0);
+      sums.size.assign(n, 0);
+      sums.error.assign(n, 0);
+      sweep(moments.subspan(first, end - first), 0, n, [&](size_t k, const LineMoment::Value& value) {
+        sums.log_power[k] += value.log_power;
+        sums.error[k] += value.relative_error * (1 + sums.error[k]);
+        sums.size[k] += modulus_at_most(value.log_power);
+      });
+    });
+    for (const Sums& sums : parts)
+      for (size_t k = 0; k < sums.size.size(); ++k) add(k, sums.log_power[k], sums.size[k], sums.error[k]);
+  }
   const double unit = precise_ ? static_cast<double>(std::numeric_limits<long double>::epsilon()) : kRounding;
-  const double adding = kLongRounding * static_cast<double>(moments.size());
+  const double adding = kLongRounding * static_cast<double>(moments.size() + kPartsOfPhases);
   for (size_t k = 0; k < n; ++k) {
     const double size = modulus_at_most(integrand_[k]);
     integrand_[k] = over_z(integrand_[k], k);

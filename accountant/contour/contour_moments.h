@@ -77,6 +77,8 @@ class LineMoment {
   void limit_angle(double widest);
   // An upper bound on the logarithm of B_y(t)/M(c) of one execution at this shift; 0 says nothing.
   double log_bound(size_t index, double t) const;
+  // About as much, from some of the nodes: no bound, but it says which shift is a good one.
+  double log_bound_about(size_t index, double t) const;
   double log_m() const { return log_m_; }  // of one execution: at M(c), of which log_m_error() is the error
   double log_m_error() const { return log_m_error_; }
   double sigma() const { return sigma_; }
@@ -84,8 +86,7 @@ class LineMoment {
  private:
   // B_y for one y: B_y(t)/M(c) - 1 = Σ mass·expm1(fixed - t·angle).
   struct Shifted {
-    bool known = false;
-    std::vector<double> fixed, angle;
+    std::vector<double> fixed, angle;    // empty if they are not known
     std::vector<double> size, rounding;  // of fixed's parts; relative, of these and of angle
   };
   struct PreciseNode {
@@ -120,7 +121,8 @@ class LineMoment {
   Value finish(std::complex<double> m, double error) const;
   template <class Real>
   Value finish_excess(Real re, Real im, double error) const;  // of M - 1
-  const Shifted& shifted(size_t index) const;
+  Shifted shifted_at(size_t index, size_t stride) const;
+  const Shifted& shifted(std::vector<Shifted>& known, size_t index, size_t stride) const;
 
   Direction direction_;
   double q_, sigma_, count_, c_, log_m_, log_m_error_;
@@ -134,7 +136,7 @@ class LineMoment {
   double direct_error_ = 0, direct_error_per_p_ = 0;
   double excess_error_ = 0, excess_error_per_p_ = 0, excess_error_per_p2_ = 0;
   double bound_error_ = 0, widest_angle_ = 0;
-  mutable std::vector<Shifted> shifts_;
+  mutable std::vector<Shifted> shifts_, shifts_of_some_;  // of all nodes, and of each kStride-th
   mutable size_t last_shift_ = 0;
 };
 

@@ -16,6 +16,8 @@ using LongComplex = std::complex<long double>;
 constexpr size_t kShort = 24;
 constexpr double kDamped = 1e-24;  // of the sum, divided by the count: smaller nodes are left out
 double modulus_of(double re, double im) { return std::sqrt(re * re + im * im); }  // of numbers that do not overflow
+// The same, rounded up: three roundings, and squares that underflow.
+double modulus_at_most(double re, double im) { return modulus_of(re, im) * (1 + 1e-15) + 1e-150; }
 
 // Terms e2(y) = e^y - 1 - y with |y| < kSmall by their series, all nodes together: one polynomial in p.
 constexpr double kSmall = 0.5;
@@ -147,8 +149,8 @@ class LineMoment::ExcessSweep {
     const bool heavy = sizeof(Real) == sizeof(double) && static_cast<double>(pr_) * l_re > kHeavy;
     entries_.push_back({{lr, li},
                         {wr, wi},
-                        static_cast<double>(std::abs(Number(wr, wi))),
-                        std::hypot(l_re, l_im) * (1 + 1e-15),
+                        modulus_at_most(static_cast<double>(wr), static_cast<double>(wi)),
+                        modulus_at_most(l_re, l_im),
                         moment_.of_weight_[j],
                         moment_.of_loss_[j],
                         log_weight,

@@ -4,9 +4,9 @@
 #include <limits>
 
 #include "accountant/contour/contour_line.h"
-#include "accountant/contour/in_parts.h"
 #include "accountant/contour/large_line.h"
 #include "accountant/gaussian/near_one.h"
+#include "accountant/threads/in_parts.h"
 
 namespace ghostshard::accountant {
 namespace {

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "accountant/contour/contour_line.h"
-#include "accountant/contour/in_parts.h"
 #include "accountant/gaussian/chernoff.h"
 #include "accountant/gaussian/few_losses.h"
+#include "accountant/threads/in_parts.h"
 
 namespace ghostshard::accountant {
 namespace {

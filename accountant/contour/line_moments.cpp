@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "accountant/contour/in_parts.h"
+#include "accountant/threads/in_parts.h"
 
 namespace ghostshard::accountant {
 namespace {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "accountant/contour/contour_moments.h"
 #include "accountant/gaussian/moment_strip.h"
@@ -29,16 +30,28 @@ struct Node {
   std::complex<Real> l, weighted_d, weight;
   double size_v, log_size_v, log_size_d;
 };
+// What all nodes of a line have in common.
 template <class Real>
-Node<Real> line_node(double rate, double noise, double shift, bool remove, Real x, Real log_h) {
-  const Real q = rate;
-  const Real sigma = noise;
-  const Real theta = (remove ? 1 : -1) * shift / (sigma * sigma);
+struct Line {
+  Line(double rate, double noise, double away, bool remove, Real log_step)
+      : q(rate),
+        sigma(noise),
+        shift(remove ? away : -away),
+        theta(shift / (sigma * sigma)),
+        cos_theta(std::cos(theta)),
+        sin_theta(std::sin(theta)),
+        half_sin(std::sin(theta / 2)),
+        log_h(log_step) {}
+  Real q, sigma;
+  double shift;
+  Real theta, cos_theta, sin_theta, half_sin, log_h;
+};
+template <class Real>
+Node<Real> line_node(const Line<Real>& line, Real x) {
+  const auto& [q, sigma, shift, theta, cos_theta, sin_theta, half_sin, log_h] = line;
   const Real u = (2 * x - 1) / (2 * sigma * sigma);
-  const Real cos_theta = std::cos(theta);
-  const Real sin_theta = std::sin(theta);
   const Real z = x / sigma;
-  const Real phase = -z * (remove ? shift : -shift) / sigma;
+  const Real phase = -z * shift / sigma;
   const Real log_weight = log_h - z * z / 2;
   Node<Real> node;
   node.weight = std::polar(std::exp(log_weight), phase);
@@ -51,7 +64,6 @@ Node<Real> line_node(double rate, double noise, double shift, bool remove, Real 
     node.log_size_d = std::max(node.log_size_v, std::log(static_cast<double>(std::abs(node.l)))) + 1;
     return node;
   }
-  const Real half_sin = std::sin(theta / 2);
   const Real growth = std::exp(u);
   const std::complex<Real> v =
       q * std::complex<Real>(std::expm1(u) * cos_theta - 2 * half_sin * half_sin, growth * sin_theta);
@@ -97,6 +109,8 @@ int64_t LineMoment::nodes_needed(Direction direction, const ComposedRelease& com
 
 // What all nodes have in common.
 struct LineMoment::Frame {
+  Line<double> line;
+  std::optional<Line<long double>> precise_line;
   bool remove, precise;
   double first, h;
   double p0, shift, lift, log_h, spread;
@@ -125,7 +139,15 @@ LineMoment::LineMoment(Direction direction, const ComposedRelease& composed, dou
   const bool remove = direction == Direction::kRemove;
   const auto [shift, precision, h, first, nodes] = mesh_of(direction, composed, c, precise);
   const double lift = shift * shift / (2 * sigma_ * sigma_);
+  const double log_h = std::log(h / (sigma_ * kSqrtTwoPi)) + lift;
+  std::optional<Line<long double>> precise_line;
+  if (precise)
+    precise_line.emplace(q_, sigma_, shift, remove,
+                         std::log(static_cast<long double>(h) / sigma_) - 0.918938533204672741780329736405617640L +
+                             static_cast<long double>(shift) * shift / (2 * static_cast<long double>(sigma_) * sigma_));
   const Frame frame{
+      .line = {q_, sigma_, shift, remove, log_h},
+      .precise_line = precise_line,
       .remove = remove,
       .precise = precise,
       .first = first,
@@ -133,13 +155,16 @@ LineMoment::LineMoment(Direction direction, const ComposedRelease& composed, dou
       .p0 = remove ? 1 + c : -c,
       .shift = shift,
       .lift = lift,
-      .log_h = std::log(h / (sigma_ * kSqrtTwoPi)) + lift,
+      .log_h = log_h,
       .spread = direction == Direction::kAdd ? -c * std::log(std::cos(shift / (2 * sigma_ * sigma_))) : 0,
       .unit = precise ? static_cast<double>(std::numeric_limits<long double>::epsilon()) : kRounding,
   };
   use_excess_ = log_m_ < 1.5;
   widest_angle_ = shift / (sigma_ * sigma_);
   Sums sums;
+  for (std::vector<double>* values : {&l_re_, &l_im_, &weighted_d_re_, &weighted_d_im_, &w_re_, &w_im_, &tilted_re_,
+                                      &tilted_im_, &log_w_, &w_phase_, &u_, &mass_, &of_weight_, &of_loss_, &of_mass_})
+    values->reserve(static_cast<size_t>(nodes));
   for (int64_t i = 0; i < nodes; ++i) add_node(frame, i, sums);
   // Adding n terms in eight lanes: at most n/8 + 8 roundings of the sum of moduli.
   const double adding = frame.unit / 2 * (static_cast<double>(l_re_.size()) / kLanes + kLanes);
@@ -171,7 +196,7 @@ void LineMoment::add_node(const Frame& frame, int64_t i, Sums& sums) {
     sums.dropped_v += 2 * std::exp(log_v);
     return;
   }
-  const Node<double> node = line_node<double>(q_, sigma_, frame.shift, frame.remove, x, frame.log_h);
+  const Node<double> node = line_node(frame.line, x);
   l_re_.push_back(node.l.real());
   l_im_.push_back(node.l.imag());
   weighted_d_re_.push_back(node.weighted_d.real());
@@ -201,10 +226,7 @@ void LineMoment::add_node(const Frame& frame, int64_t i, Sums& sums) {
 
 void LineMoment::add_precise_node(const Frame& frame, int64_t i) {
   const long double x = (frame.first + static_cast<double>(i)) * frame.h;  // exact
-  const long double log_h =
-      std::log(static_cast<long double>(frame.h) / sigma_) - 0.918938533204672741780329736405617640L +
-      static_cast<long double>(frame.shift) * frame.shift / (2 * static_cast<long double>(sigma_) * sigma_);
-  const Node<long double> node = line_node<long double>(q_, sigma_, frame.shift, frame.remove, x, log_h);
+  const Node<long double> node = line_node(*frame.precise_line, x);
   precise_nodes_.push_back({node.l, node.weighted_d, node.weight});
 }
 

@@ -5,9 +5,9 @@
 #include <numeric>
 #include <vector>
 
-#include "accountant/contour/in_parts.h"
 #include "accountant/contour/least_near.h"
 #include "accountant/contour/sigma_rule.h"
+#include "accountant/threads/in_parts.h"
 
 namespace ghostshard::accountant {
 namespace {
@@ -121,8 +121,9 @@ double SigmaRule::reach(double c) const {
   return by_ratio;
 }
 
+template <class LogBound>
 double SigmaRule::cell_rest(const Cell& cell, std::span<PhaseMoment> moments, std::span<const double> rest, double c,
-                            double t, size_t index) const {
+                            size_t index, const LogBound& log_bound) const {
   const double angle = moments.front().pair().angle_of(index);
   double sum = cell.miss;
   double weights = 0;
@@ -133,7 +134,7 @@ double SigmaRule::cell_rest(const Cell& cell, std::span<PhaseMoment> moments, st
     const double sigma = moment.pair().sigma();
     const double log_m = moment.pair().log_m();
     const double lift = angle * angle * sigma * sigma / 2;
-    const double bound = moment.pair().log_bound(index, t);
+    const double bound = log_bound(moment.pair());
     const double growth = std::expm1(log_m + moment.pair().log_m_error() + bound - lift);
     sum += weight * growth;
     weights += weight;
@@ -164,10 +165,13 @@ double SigmaRule::log_rest(std::span<PhaseMoment> moments, double c, double t) c
   const auto of_cell = [&](size_t i) {
     const auto own = moments.subspan(cells_[i].first, cells_[i].size);
     if (!cells_[i].exact) {
-      const Least found = least_near(last_angle_[i], LineMoment::kShifts,
-                                     [&](size_t index) { return cell_rest(cells_[i], own, rest[i], c, t, index); });
-      last_angle_[i] = found.place;
-      each[i] = std::min(most, found.value);
+      size_t& place = last_angle_[i];
+      place = least_near(place, LineMoment::kShifts, [&](size_t index) {
+                return cell_rest(cells_[i], own, rest[i], c, index,
+                                 [&](const LineMoment& pair) { return pair.log_bound_about(index, t); });
+              }).place;
+      each[i] = std::min(most, cell_rest(cells_[i], own, rest[i], c, place,
+                                         [&](const LineMoment& pair) { return pair.log_bound(place, t); }));
       return;
     }
     const PhaseMoment* before = nullptr;

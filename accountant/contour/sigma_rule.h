@@ -150,8 +150,10 @@ class SigmaRule {
   const Moments& far_at(double c, int level) const;  // levels of t, so that few are computed
   int level_of(double t) const;
   double end_of(int level) const;
-  double cell_rest(const Cell& cell, std::span<PhaseMoment> moments, std::span<const double> rest, double c, double t,
-                   size_t index) const;
+  // log_bound: of a pair, at this shift.
+  template <class LogBound>
+  double cell_rest(const Cell& cell, std::span<PhaseMoment> moments, std::span<const double> rest, double c,
+                   size_t index, const LogBound& log_bound) const;
 
   Direction direction_;
   std::vector<ComposedRelease> phases_;

@@ -20,9 +20,9 @@
 #include "accountant/gaussian/releases.h"
 #include "accountant/gaussian/separated_outcomes.h"
 #include "accountant/gaussian/single_release.h"
-#include "accountant/grid/beside.h"
 #include "accountant/grid/grid.h"
 #include "accountant/losses/event_pair.h"
+#include "accountant/threads/beside.h"
 
 namespace ghostshard::accountant {
 namespace {

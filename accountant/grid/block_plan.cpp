@@ -143,15 +143,15 @@ class Planner {
   // The epsilon that a plan with so many points adds. The more private side loses some times as much as connecting dots
   // adds: for a block by moving down its grid, for rare losses by the cells next to the split, which hold the most.
   struct Costs {
-    Sketches common, rare;
+    AddedVariance of_common, of_rare;
     double beside;  // draws of which more or fewer are told than there are
     double expected, split;
   };
   double added(const Costs& costs, double blocks, double period, size_t points) const {
     const double h = length_ / static_cast<double>(points);
-    const double coarse = kBlockLoses * (blocks + 1) * h * h / 6 + costs.rare.added_variance(h, c_);
+    const double coarse = kBlockLoses * (blocks + 1) * h * h / 6 + costs.of_rare.at(h);
     const double beside_split = costs.expected * h * std::min(0.5, h / (4 * costs.split));
-    return (1 + c_) / 2 * (costs.common.added_variance(period / static_cast<double>(points)) + coarse) + costs.beside +
+    return (1 + c_) / 2 * (costs.of_common.at(period / static_cast<double>(points)) + coarse) + costs.beside +
            beside_split;
   }
 
@@ -167,8 +167,9 @@ class Planner {
       splits[i] = {split, std::min(phases_[i].count, most_rare(phases_[i].count * rare, probability))};
       if (splits[i].most_rare > phases_[i].count / 2) return;
     }
-    Costs costs{sketches_.common(limits(splits)), sketches_.rare(limits(splits)), 0, 0, split};
-    const Sketches& common = costs.common;
+    const Sketches common = sketches_.common(limits(splits));
+    const Sketches rare_ones = sketches_.rare(limits(splits));
+    Costs costs{AddedVariance(common, 0), AddedVariance(rare_ones, c_), 0, 0, split};
     double variance = 0;
     double largest = 1e-300;
     double range = 0;
@@ -180,7 +181,7 @@ class Planner {
       range = std::max(range, *high - *low);
       largest = std::max(largest, std::max(std::abs(*low), std::abs(*high)));
       if (splits[i].loss < kInfinity) {
-        const double expected = phases_[i].count * std::exp(costs.rare.at(i, c_).log_m - sketches_.at(i, c_).log_m);
+        const double expected = phases_[i].count * std::exp(rare_ones.at(i, c_).log_m - sketches_.at(i, c_).log_m);
         costs.beside += (expected + splits[i].most_rare) * std::abs(one.log_m - common.all()[i].log_total) / c_;
         costs.expected += expected;
       }

@@ -8,10 +8,10 @@
 
 #include "accountant/gaussian/chernoff.h"
 #include "accountant/gaussian/single_release.h"
-#include "accountant/grid/beside.h"
 #include "accountant/grid/grid_blocks.h"
 #include "accountant/grid/grid_side.h"
 #include "accountant/grid/grid_window.h"
+#include "accountant/threads/beside.h"
 
 namespace ghostshard::accountant {
 namespace {
@@ -32,7 +32,7 @@ constexpr double kFirstTolerance = 1e-5;
 constexpr double kByTwice = 3;      // narrower, by twice the points, about
 constexpr double kNarrowing = 1.3;  // a bracket, with at least this power of the points, or
 constexpr double kNearly = 1.25;    // so much more
-constexpr size_t kMostTimes = 16;
+constexpr size_t kMostTimes = 64;
 constexpr double kNarrow = 2e-5;  // a bracket that is not worth more than kEnoughPoints
 constexpr size_t kEnoughPoints = size_t{1} << 18;
 constexpr double kLeastTolerance = 1e-9;

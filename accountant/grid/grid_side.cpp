@@ -8,6 +8,7 @@
 #include "accountant/gaussian/least_double.h"
 #include "accountant/gaussian/near_one.h"
 #include "accountant/grid/table_cells.h"
+#include "accountant/threads/in_parts.h"
 
 namespace ghostshard::accountant {
 namespace {
@@ -27,6 +28,8 @@ constexpr double kLeastApart = 30;
 constexpr double kNothing = -700;  // a logarithm
 // Cells on either side of the heaviest that are summed up one by one: they hold most of the rest.
 constexpr size_t kNear = 8;
+constexpr size_t kFrequenciesOfAPart = 4096;
+constexpr double kNanosecondsOfOne = 100;
 
 // Rounded up, without hypot's care for the least and the largest numbers: the logarithms and masses below are none.
 double modulus_at_most(Complex z) { return std::sqrt(std::norm(z)) * (1 + 4 * kRounding) + 1e-150; }
@@ -79,6 +82,7 @@ struct AroundHeaviest {
 
 CircularPower::CircularPower(size_t n)
     : fourier_(n),
+      roots_(n),
       transform_(RealTransform::rounding(n)),
       log_modulus_(n / 2 + 1, 0),
       error_(n / 2 + 1, 0),
@@ -105,11 +109,9 @@ void CircularPower::add(const TiltedCells& cells, double count) {
   } else {
     all_split_ = false;
   }
-  std::vector<Complex> spectrum;
-  fourier_.forward(around.far, spectrum);
-  const RootsOfUnity roots(n);
-  for (size_t k = 0; k < log_spectrum_.size(); ++k) {
-    const Complex others = spectrum[k] + around.near(roots.at(k));
+  fourier_.forward(around.far, spectrum_);
+  const auto multiply = [&](size_t k) {
+    const Complex others = spectrum_[k] + around.near(roots_.at(k));
     const Complex value = a + others;
     const double most = std::sqrt(std::norm(value)) * (1 + 2 * kRounding) + error;
     const double log_most = std::log(most);
@@ -127,12 +129,15 @@ void CircularPower::add(const TiltedCells& cells, double count) {
     log_value *= count;
     size_[k] += modulus_at_most(log_value);
     log_spectrum_[k] += log_value;
-  }
+  };
+  in_parts(log_spectrum_.size(), kFrequenciesOfAPart, kNanosecondsOfOne, [&](size_t first, size_t end) {
+    for (size_t k = first; k < end; ++k) multiply(k);
+  });
 }
 
 CircularPower::Density CircularPower::density(double h, double c) && {
   const size_t n = 2 * (log_spectrum_.size() - 1);
-  Density density{.mass = std::vector<double>(n),
+  Density density{.mass = {},
                   .each = 0,
                   .beside = 0,
                   .in_sum = 0,
@@ -142,18 +147,21 @@ CircularPower::Density CircularPower::density(double h, double c) && {
                   .relative = 1.01 * std::expm1(1.01 * relative_ + kRounding * (4 + (4 + pieces_) * heaviest_size_))};
   const bool apart = all_split_ && log_heaviest_ > -kLeastApart;
   const double common = apart ? std::exp(log_heaviest_) : 0;
-  const RootsOfUnity roots(n);
   const double a = std::exp(-c * h);
   const double b = std::exp(-(c + 1) * h);
-  double errors = 0;
-  double moduli = 0;
-  double nothing = 0;
-  for (size_t k = 0; k < log_spectrum_.size(); ++k) {
+  const double less_a = std::expm1(-c * h);
+  const double less_b = std::expm1(-(c + 1) * h);
+  const double less_h = -std::expm1(-h);
+  struct Sums {
+    double errors = 0, moduli = 0, in_sum = 0, in_cut = 0;
+    double nothing = 0;
+  };
+  const auto take = [&](size_t k, Sums& sums) {
     Complex& value = log_spectrum_[k];
     if (!apart && log_modulus_[k] < kNothing) {  // e^-700 at most, and so is its error
       value = 0;
-      nothing = 1e-280;  // all of them, in any of the sums below
-      continue;
+      sums.nothing = 1e-280;  // all of them, in any of the sums below
+      return;
     }
     double own;   // rounding
     if (apart) {  // |e^w - 1| <= |w|·e^max(0, Re w)
@@ -165,23 +173,37 @@ CircularPower::Density CircularPower::density(double h, double c) && {
     }
     const double error = std::exp(log_modulus_[k]) * error_[k] * 1.01 + kRounding * own;
     const double times = k == 0 || 2 * k == n ? 1 : 2;
-    errors += times * error;
-    moduli += times * modulus_at_most(value);
+    sums.errors += times * error;
+    sums.moduli += times * modulus_at_most(value);
     // |1 - aw|² = (1 - a)² + 2a(1 - cos)
-    const Complex root = roots.at(k);
+    const Complex root = roots_.at(k);
     const double less_cos = root.real() > 0 ? root.imag() * root.imag() / (1 + root.real()) : 1 - root.real();
-    const double of_a = std::sqrt(std::expm1(-c * h) * std::expm1(-c * h) + 2 * a * less_cos);
-    const double of_b = std::sqrt(std::expm1(-(c + 1) * h) * std::expm1(-(c + 1) * h) + 2 * b * less_cos);
-    density.in_sum += times * error * -std::expm1(-h) / (of_a * of_b);
-    density.in_cut += times * error * (1 / of_a + 1 / of_b);
+    const double of_a = std::sqrt(less_a * less_a + 2 * a * less_cos);
+    const double of_b = std::sqrt(less_b * less_b + 2 * b * less_cos);
+    sums.in_sum += times * error * less_h / (of_a * of_b);
+    sums.in_cut += times * error * (1 / of_a + 1 / of_b);
+  };
+  std::vector<Sums> parts(log_spectrum_.size() / kFrequenciesOfAPart + 1);
+  in_parts(log_spectrum_.size(), kFrequenciesOfAPart, kNanosecondsOfOne, [&](size_t first, size_t end) {
+    Sums sums;
+    for (size_t k = first; k < end; ++k) take(k, sums);
+    parts[first / kFrequenciesOfAPart] = sums;
+  });
+  Sums all;
+  for (const Sums& part : parts) {
+    all.errors += part.errors;
+    all.moduli += part.moduli;
+    all.in_sum += part.in_sum;
+    all.in_cut += part.in_cut;
+    all.nothing = std::max(all.nothing, part.nothing);
   }
-  density.in_sum = 1.01 * density.in_sum / static_cast<double>(n) + nothing;
-  density.in_cut = 1.01 * density.in_cut / static_cast<double>(n) + nothing;
-  std::vector<double> mass(n);
-  fourier_.inverse(log_spectrum_, mass);
-  density.beside = transform_ * norm(mass) + nothing;
-  density.each = 1.01 * (errors + transform_ * moduli) / static_cast<double>(n) + nothing;
-  for (size_t j = 0; j < n; ++j) density.mass[(j + static_cast<size_t>(place_)) & (n - 1)] = mass[j];
+  density.in_sum = 1.01 * all.in_sum / static_cast<double>(n) + all.nothing;
+  density.in_cut = 1.01 * all.in_cut / static_cast<double>(n) + all.nothing;
+  fourier_.inverse(log_spectrum_, density.mass);
+  density.beside = transform_ * norm(density.mass) + all.nothing;
+  density.each = 1.01 * (all.errors + transform_ * all.moduli) / static_cast<double>(n) + all.nothing;
+  const auto place = static_cast<ptrdiff_t>(static_cast<size_t>(place_) & (n - 1));
+  std::rotate(density.mass.begin(), density.mass.end() - place, density.mass.end());
   if (apart) density.mass[static_cast<size_t>(place_) & (n - 1)] += common;
   return density;
 }

@@ -51,6 +51,7 @@ class CircularPower {
 
  private:
   RealTransform fourier_;
+  RootsOfUnity roots_;
   double transform_;
   double relative_ = 0;       // of all masses, as a logarithm
   double log_heaviest_ = 0;   // of the product of all a^count kept apart
@@ -61,7 +62,7 @@ class CircularPower {
   std::vector<double> log_modulus_;  // of the product, rounded up, at each frequency
   std::vector<double> error_;        // relative to it
   std::vector<double> size_;         // sum of the moduli of the logarithms
-  std::vector<std::complex<double>> log_spectrum_;
+  std::vector<std::complex<double>> log_spectrum_, spectrum_;
 };
 
 // The cells of one phase, or of every phase, to be composed as often as the phase was executed.

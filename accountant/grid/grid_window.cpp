@@ -196,19 +196,39 @@ double Sketches::largest_range() const {
   return range;
 }
 
-double Sketches::added_variance(double h, double c) const {
-  double sum = 0;
+// visit(size of a loss, how often it comes under the tilt c)
+template <class Visitor>
+void Sketches::for_each_loss(double c, const Visitor& visit) const {
   for (size_t phase = 0; phase < all_.size(); ++phase) {
     const Sketch& one = all_[phase];
     // Of a part, relative to the whole, whose moment is near 1.
     const bool part = one.log_total < -1e-12;
     const double log_scale = part ? -one.log_total : c > 0 ? at(phase, c).log_m : 0;
-    for (size_t i = 0; i < one.mass.size(); ++i) {
-      const double mass = std::exp(std::min(c * one.loss[i] - log_scale, 300.0)) * one.mass[i];
-      sum += one.count * mass * std::min(std::abs(one.loss[i]) * h, h * h / 6);
-    }
+    for (size_t i = 0; i < one.mass.size(); ++i)
+      visit(std::abs(one.loss[i]), one.count * one.mass[i] * std::exp(std::min(c * one.loss[i] - log_scale, 300.0)));
   }
+}
+
+double Sketches::added_variance(double h, double c) const {
+  double sum = 0;
+  for_each_loss(c, [&](double size, double weight) { sum += weight * std::min(size * h, h * h / 6); });
   return sum;
+}
+
+AddedVariance::AddedVariance(const Sketches& sketches, double c) {
+  sketches.for_each_loss(c, [&](double size, double weight) { points_.push_back({size, weight}); });
+  std::sort(points_.begin(), points_.end(), [](const Point& one, const Point& other) { return one.size < other.size; });
+  least_.assign(points_.size() + 1, 0);
+  most_.assign(points_.size() + 1, 0);
+  for (size_t i = 0; i < points_.size(); ++i) least_[i + 1] = least_[i] + points_[i].size * points_[i].weight;
+  for (size_t i = points_.size(); i-- > 0;) most_[i] = most_[i + 1] + points_[i].weight;
+}
+
+double AddedVariance::at(double h) const {
+  const auto from = std::partition_point(points_.begin(), points_.end(),
+                                         [&](const Point& point) { return point.size * h < h * h / 6; });
+  const auto i = static_cast<size_t>(from - points_.begin());
+  return h * least_[i] + h * h / 6 * most_[i];
 }
 
 Guess guess_epsilon(const Sketches& sketches, double log_delta) {

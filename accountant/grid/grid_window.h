@@ -74,10 +74,27 @@ class Sketches {
   }
 
  private:
+  friend class AddedVariance;
+  template <class Visitor>
+  void for_each_loss(double c, const Visitor& visit) const;
   Sketches limited(const std::vector<double>& splits, bool rare) const;
 
   Direction direction_;
   std::vector<Sketch> all_;
+};
+
+// added_variance(h, c) for many h.
+class AddedVariance {
+ public:
+  AddedVariance(const Sketches& sketches, double c);
+  double at(double h) const;
+
+ private:
+  struct Point {
+    double size, weight;  // of a loss, and how often it comes
+  };
+  std::vector<Point> points_;         // by size
+  std::vector<double> least_, most_;  // sums of size·weight up to each point, and of weight from it on
 };
 
 // The epsilon at which delta is about e^log_delta, by the saddle-point approximation kept near Chernoff's bound.

@@ -34,18 +34,26 @@ Cells cells_of(Direction direction, SampledGaussian release, const GridShape& sh
 // P of what lies below the first cell if that is not open, rounded up.
 double mass_before(const Outcomes& outcomes, const Cells& cells);
 
-// Calls visit(i, P, Q·e^loss) for each cell, with loss = cells.loss_of(i) and the roundings of both masses. Returns the
-// probability P of the outcomes beyond the last cell.
+// Calls visit(i, P, Q·e^loss) for each cell from first to before end, with loss = cells.loss_of(i) and the roundings of
+// both masses. Returns the upper boundary of the last one.
 template <class Visitor>
-double for_each_cell(const Outcomes& outcomes, const Cells& cells, const Visitor& visit) {
-  Outcomes::Boundary low = cells.boundary(outcomes, cells.begin);
-  for (int64_t i = cells.begin; i < cells.end; ++i) {
+Outcomes::Boundary for_some_cells(const Outcomes& outcomes, const Cells& cells, int64_t first, int64_t end,
+                                  const Visitor& visit) {
+  Outcomes::Boundary low = cells.boundary(outcomes, first);
+  for (int64_t i = first; i < end; ++i) {
     const Outcomes::Boundary high = cells.boundary(outcomes, i + 1);
     const auto [p, lifted_q] = outcomes.between(low, high, cells.loss_of(i));
     visit(i, p, lifted_q);
     low = high;
   }
-  return cells.upper_end(cells.end - 1) < cells.to ? outcomes.beyond(low) : 0;
+  return low;
+}
+
+// Of all cells. Returns the probability P of the outcomes beyond the last one.
+template <class Visitor>
+double for_each_cell(const Outcomes& outcomes, const Cells& cells, const Visitor& visit) {
+  const Outcomes::Boundary last = for_some_cells(outcomes, cells, cells.begin, cells.end, visit);
+  return cells.upper_end(cells.end - 1) < cells.to ? outcomes.beyond(last) : 0;
 }
 
 // log Σ mass·e^(c'·loss) at each of kMomentShares, even if the exponentials are too large for a double.

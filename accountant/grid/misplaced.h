@@ -5,13 +5,19 @@
 
 namespace ghostshard::accountant {
 
-// By how many steps a cell's loss exceeds its place on the grid, and what moving the cell down by a step costs.
-struct Misplaced {
-  double excess, weight;
-};
-
 // The cheapest way down among 0.5^(k/2) steps, k from first to last. A cell that then still lies below its place falls
 // a whole step.
-double cheapest_power_of_half(int first, int last, const std::vector<Misplaced>& cells);
+class CheapestWayDown {
+ public:
+  CheapestWayDown(int first, int last);
+  // excess: of a cell's loss over its place on the grid, in steps. weight: what moving the cell down by a step costs.
+  void add(double excess, double weight);
+  double power_of_half() const;
+
+ private:
+  int first_, last_;
+  double all_ = 0, weights_ = 0;
+  std::vector<double> falls_;  // from this power of half on
+};
 
 }  // namespace ghostshard::accountant

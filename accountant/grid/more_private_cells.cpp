@@ -12,11 +12,13 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "accountant/grid/loss_cells.h"
 #include "accountant/grid/misplaced.h"
 #include "accountant/grid/pld_cells.h"
+#include "accountant/threads/in_parts.h"
 
 namespace ghostshard::accountant {
 namespace {
@@ -42,6 +44,8 @@ constexpr double kContinuous = 0.5;       // a change of sign that is less is no
 constexpr int64_t kLookAtEach = 1024;     // cells, from the first one on
 constexpr int64_t kLooks = 4096;          // at the others
 constexpr double kLargestExponent = 700;  // of a tilt
+constexpr size_t kCellsOfAPart = 4096;
+constexpr double kNanosecondsOfACell = 100;
 
 // Where a rising function is nearest to 0 within [low, high]: secants that move both ends (the Illinois rule), and
 // bisection in between, since next to an edge the density, and with it the function, may have a kink.
@@ -99,20 +103,26 @@ class MergedCells {
   const Cells& cells() const { return cells_; }
 
   std::vector<Merged> merged() const {
-    std::vector<Merged> found;
-    found.reserve(static_cast<size_t>(cells_.end - cells_.begin));
-    (void)for_each_cell(outcomes_, cells_, [&](int64_t i, const Outcomes::Mass& p, const Outcomes::Mass& lifted_q) {
-      const double loss = cells_.loss_of(i);
-      const double mass = std::max(0.0, p.value - p.error);
-      const double weight = mass * std::exp(std::min(shape_.c * loss - shape_.log_scale, kLargestExponent));
-      const double beyond = loss - shape_.epsilon;
-      const double in_delta = beyond > 0 ? weight * std::exp(-shape_.c * beyond) * -std::expm1(-beyond) : 0.0;
-      found.push_back({i, place_of(loss, p, lifted_q), weight, in_delta});
+    std::vector<Merged> found(static_cast<size_t>(cells_.end - cells_.begin));
+    in_parts(found.size(), kCellsOfAPart, kNanosecondsOfACell, [&](size_t first, size_t end) {
+      for_some_cells(outcomes_, cells_, cells_.begin + static_cast<int64_t>(first),
+                     cells_.begin + static_cast<int64_t>(end),
+                     [&](int64_t i, const Outcomes::Mass& p, const Outcomes::Mass& lifted_q) {
+                       found[static_cast<size_t>(i - cells_.begin)] = merged(i, p, lifted_q);
+                     });
     });
     return found;
   }
 
  private:
+  Merged merged(int64_t i, const Outcomes::Mass& p, const Outcomes::Mass& lifted_q) const {
+    const double loss = cells_.loss_of(i);
+    const double mass = std::max(0.0, p.value - p.error);
+    const double weight = mass * std::exp(std::min(shape_.c * loss - shape_.log_scale, kLargestExponent));
+    const double beyond = loss - shape_.epsilon;
+    const double in_delta = beyond > 0 ? weight * std::exp(-shape_.c * beyond) * -std::expm1(-beyond) : 0.0;
+    return {i, place_of(loss, p, lifted_q), weight, in_delta};
+  }
   double place_of(double loss, const Outcomes::Mass& p, const Outcomes::Mass& lifted_q) const {
     const double mass = p.value - p.error;
     if (!(mass > 0 && lifted_q.value + lifted_q.error > 0)) return -1.0;
@@ -138,14 +148,27 @@ class MergedCells {
     const auto [p, lifted_q] = outcomes_.between(from, to, loss);
     return place_of(loss, p, lifted_q) - 0.5;
   }
-  double& move(int64_t i) { return cells_.moved[static_cast<size_t>(i - cells_.begin)]; }
+  double& move(int64_t i) {
+    const auto index = static_cast<size_t>(i - cells_.begin);
+    moved_ = std::max(moved_, index + 1);
+    return cells_.moved[index];
+  }
+  // Even cells at this offset. Few boundaries are moved while an offset is sought, and there are many.
+  void even_cells(double at) {
+    std::vector<double> moved = std::move(cells_.moved);
+    std::fill_n(moved.begin(), std::min(moved_, moved.size()), 0.0);
+    moved_ = 0;
+    cells_ = cells_of(direction_, release_, shape_, at);
+    moved.resize(static_cast<size_t>(cells_.end - cells_.begin) + 1, 0.0);
+    cells_.moved = std::move(moved);
+  }
   int64_t heaviest_cell() const { return std::clamp(heaviest_, cells_.begin, cells_.end - 1); }
 
   // The offset at which the heaviest of even cells is best placed.
   double offset_for_even_cells() {
     double at = 0;
     for (int i = 0; i < 4; ++i) {
-      cells_ = cells_of(direction_, release_, shape_, at);
+      even_cells(at);
       const int64_t middle = heaviest_cell();
       at += std::clamp(excess_of(middle, boundary(middle), boundary(middle + 1)), -0.5, 0.5);
     }
@@ -208,8 +231,7 @@ class MergedCells {
   // Moves the boundaries on the grid at this offset, and returns the heaviest cell's error in steps. rounds: of evening
   // out all cells.
   double arrange(double at, int rounds = 0) {
-    cells_ = cells_of(direction_, release_, shape_, at);
-    cells_.moved.assign(static_cast<size_t>(cells_.end - cells_.begin) + 1, 0.0);
+    even_cells(at);
     const int64_t middle = heaviest_cell();
     const int64_t solved = std::min(middle, cells_.begin + kMostSolved);
     solve_upwards(solved);
@@ -217,7 +239,7 @@ class MergedCells {
     const bool even_enough = release_.q == 1 && shape_.count == 1;
     for (int round = 0; round < rounds && !even_enough; ++round) even_out(solved, cells_.end);
     if (rounds > 1) even_out_near(solved, 10 * kNearEdge, 16);
-    even_out_near(solved, kNearEdge, shape_.n > kSmallGrid ? kRoundsLarge : kRounds);
+    even_out_near(solved, kNearEdge, shape_.n > kSmallGrid && rounds > 0 ? kRoundsLarge : kRounds);
     return solved < middle ? alternating_from(middle) : solve_downwards(middle);
   }
 
@@ -249,9 +271,10 @@ class MergedCells {
   }
 
   // Moves each boundary between these cells by the mean of the errors of the cells on both sides, up to where the
-  // errors of kEvenInTurn cells are even enough: the density is smooth from there on.
-  void even_out(int64_t begin, int64_t end) {
-    if (begin + 2 >= end) return;
+  // errors of kEvenInTurn cells are even enough: the density is smooth from there on. Whether one was moved.
+  bool even_out(int64_t begin, int64_t end) {
+    if (begin + 2 >= end) return false;
+    bool any = false;
     Outcomes::Boundary from = boundary(begin);
     Outcomes::Boundary to = boundary(begin + 1);
     double excess_below = excess_of(begin, from, to);
@@ -260,16 +283,22 @@ class MergedCells {
       from = to;
       to = boundary(i + 1);
       const double excess = excess_of(i, from, to);
-      if (std::abs(excess) < 1 && std::abs(excess_below) < 1)
-        move(i) = std::clamp(move(i) - (excess + excess_below) / 2, -kFarthest, kFarthest);
+      if (std::abs(excess) < 1 && std::abs(excess_below) < 1) {
+        const double before =
+            std::exchange(move(i), std::clamp(move(i) - (excess + excess_below) / 2, -kFarthest, kFarthest));
+        any = any || move(i) != before;
+      }
       even = std::abs(excess) < even_enough_ ? even + 1 : 0;
       excess_below = excess;
     }
+    return any;
   }
 
   // Over fewer cells each time: the last one moved has been evened out with those behind it.
   void even_out_near(int64_t solved, int64_t reach, int times) {
-    for (int left = times; left-- > 0;) even_out(solved, std::min(cells_.end, solved + reach + int64_t{4} * left));
+    bool any = true;
+    for (int left = times; left-- > 0 && any;)
+      any = even_out(solved, std::min(cells_.end, solved + reach + int64_t{4} * left));
   }
 
   // When evening out has come to rest, the errors alternate from cell to cell: their size, from this cell on.
@@ -296,6 +325,7 @@ class MergedCells {
   double well_placed_;
   double even_enough_;
   int64_t heaviest_ = 0;
+  size_t moved_ = 0;  // so many boundaries, the first ones, may have been
 };
 
 // How far below the middle of the cells the grid must lie for few of them to fall below it: each of those moves down a
@@ -304,11 +334,10 @@ class MergedCells {
 double distance_below(const std::vector<Merged>& merged, double count) {
   double delta = 0;
   for (const Merged& cell : merged) delta += cell.in_delta;
-  std::vector<Misplaced> misplaced;
-  misplaced.reserve(merged.size());
+  CheapestWayDown down(1, 80);
   for (const Merged& cell : merged)
-    misplaced.push_back({cell.place - 0.5, count * cell.weight + (delta > 0 ? cell.in_delta / delta : 0.0)});
-  return cheapest_power_of_half(1, 80, misplaced);
+    down.add(cell.place - 0.5, count * cell.weight + (delta > 0 ? cell.in_delta / delta : 0.0));
+  return down.power_of_half();
 }
 
 }  // namespace

@@ -220,18 +220,19 @@ RareCells more_private_rare(Direction direction, SampledGaussian release, const 
   const auto& cells = merged.cells();
   // All rare ones are moved down until all but few cells lie where they are put; those fall one step more. K times that
   // is taken off the whole instead, so that the grid stays where it is.
-  std::vector<Misplaced> misplaced;
+  CheapestWayDown down(2, 80);
   double expected = 0;
   const auto tilted = [&](size_t j) {
     return scale * cells[j].mass * std::exp(std::min(grid.c * merged.loss(j), kLargestExponent));
   };
   for (size_t j = 0; j < cells.size(); ++j) {
-    misplaced.push_back({cells[j].excess, grid.count * tilted(j)});
-    expected += misplaced.back().weight;
+    const double weight = grid.count * tilted(j);
+    down.add(cells[j].excess, weight);
+    expected += weight;
   }
   const double most = split.most_rare;
-  misplaced.push_back({0, std::max(0.0, most - expected)});
-  const double below = cheapest_power_of_half(2, 80, misplaced);
+  down.add(0, std::max(0.0, most - expected));
+  const double below = down.power_of_half();
   std::vector<std::pair<int64_t, double>> placed = {{0, 1.0}};
   double relative = 0;
   for (size_t j = 0; j < cells.size(); ++j) {

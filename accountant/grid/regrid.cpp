@@ -185,10 +185,10 @@ TiltedCells merged_neighbours(const FineMasses& fine, const GridShape& grid) {
   const MergedNeighbours merged(fine, grid);
   const auto& groups = merged.groups();
   // How far the grid is moved down for all but few to lie above it; those go down a step.
-  std::vector<Misplaced> misplaced(groups.size());
+  CheapestWayDown down(0, 120);
   for (size_t i = 0; i < groups.size(); ++i)
-    misplaced[i] = {groups[i].excess, groups[i].p > 0 ? groups[i].p * std::exp(fine.c * merged.level(i)) : 0.0};
-  const double below = cheapest_power_of_half(0, 120, misplaced);
+    down.add(groups[i].excess, groups[i].p > 0 ? groups[i].p * std::exp(fine.c * merged.level(i)) : 0.0);
+  const double below = down.power_of_half();
   std::vector<std::pair<int64_t, double>> placed;
   for (size_t i = 0; i < groups.size(); ++i) {
     if (!(groups[i].excess >= -below - 1)) continue;  // leaving mass out is sound

@@ -11,7 +11,7 @@ The top of a leaf is its API: from outside only `accountant/x.h`, `kernels/x.h` 
 header in one of their folders (tests may look inside). Within accountant/ and dp/ the rooms have an order of their own:
 
     accountant    types, events, accountant <- ledger, rounds, blt_rows
-                  types, events, accountant <- losses <- gaussian <- contour | grid <- engines
+                  types, events, accountant <- losses <- gaussian <- contour | grid (both on threads) <- engines
                   then calibration (with tradeoff), report, cli, which know the engines by make_accountant alone
                   gaussian, contour, ledger <- receipt, which only cli knows
     ledger <- budget_register
@@ -41,12 +41,13 @@ MAY_INCLUDE = {
 ROOMS = {
     "accountant": {
         "api": set(),
+        "threads": set(),
         "ledger": {"api"},
         "losses": {"api"},
         "gaussian": {"api", "losses"},
-        "contour": {"api", "losses", "gaussian"},
-        "grid": {"api", "losses", "gaussian"},
-        "engines": {"api", "losses", "gaussian", "contour", "grid"},
+        "contour": {"api", "threads", "losses", "gaussian"},
+        "grid": {"api", "threads", "losses", "gaussian"},
+        "engines": {"api", "threads", "losses", "gaussian", "contour", "grid"},
         "calibration": {"api"},
         "report": {"api", "ledger"},
         "receipt": {"api", "ledger", "losses", "gaussian", "contour"},

@@ -1,12 +1,14 @@
 // What saves work on lines and changes no bound: the search for a shift, wider registers, runs that cost nothing.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <complex>
 #include <numbers>
 #include <vector>
 
 #include "accountant/accountant.h"
+#include "accountant/contour/contour_moments.h"
 #include "accountant/contour/least_near.h"
 #include "accountant/contour/turning.h"
 
@@ -32,6 +34,35 @@ TEST(LeastNear, AsksSeldom) {
   });
   EXPECT_LT(asked, 20);
 }
+
+struct Release {
+  double q, sigma, count;
+};
+
+class ShiftOfSomeNodes : public testing::TestWithParam<Release> {};
+
+// The rest of a line is bounded at one shift, which a part of the nodes chose.
+TEST_P(ShiftOfSomeNodes, IsNearlyAsGoodAsTheBestOne) {
+  const auto [q, sigma, count] = GetParam();
+  for (const Direction direction : {Direction::kRemove, Direction::kAdd})
+    for (const double c : {0.3, 2.0, 20.0}) {
+      const RealMoment real = real_moment(direction, {q, sigma}, c);
+      const LineMoment line(direction, {{q, sigma}, count}, c, real, false);
+      EXPECT_GT(line.nodes(), 128) << "so few that all of them choose";
+      for (double t = 0.1; t < 1e4; t *= 3) {
+        double best = 0;
+        for (size_t index = 0; index < LineMoment::kShifts; ++index)
+          best = std::min(best, count * line.log_bound(index, t));
+        const double found = line.log_rest(t);
+        EXPECT_GE(found, best - 1e-9 * std::abs(best));
+        EXPECT_LE(found, 0.95 * best + count * 1.01 * line.log_m_error()) << "c " << c << " t " << t;
+      }
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(LineWork, ShiftOfSomeNodes,
+                         testing::Values(Release{0.01, 1, 1000}, Release{0.4, 0.7, 30}, Release{1e-4, 0.5, 1e6},
+                                         Release{0.9, 0.8, 10}));
 
 struct Entries {
   std::vector<double> re, im, turn_re, turn_im, leap_re, leap_im;

@@ -1,4 +1,4 @@
-#include "accountant/contour/in_parts.h"
+#include "accountant/threads/in_parts.h"
 
 #include <algorithm>
 #include <atomic>
