@@ -69,24 +69,25 @@ class Cut:
     def fit(self, extents: Iterable[int], *, scaled: bool = False) -> tuple[int, int] | None:
         """Factor and difference between the axis that was cut by and one of these. None: it is not among them."""
         known = set(extents) - self.fixed
-        for shift in _SHIFTS if len(self.axes) == 1 else (0,):
-            if self.axes[0].of + shift in known:
+        of, *others = (axis.of for axis in self.axes)
+        for shift in _SHIFTS:  # but for what another axis may have been cut or lengthened to
+            if of + shift in known and (shift == 0 or all(of + shift - other not in _SHIFTS for other in others)):
                 return 1, shift
-        of = self.axes[0].of
-        multiples = ((each // of, 0) for each in known if each > of and each % of == 0)
+        multiples = ((each // of, 0) for each in known if each > of and each % of == 0 and each not in others)
         return next(multiples, None) if scaled else None
 
     def shortened(self, value: torch.Tensor, fit: tuple[int, int], *, but: int | None, once: bool = False) -> torch.Tensor:
         """Without the places that are there for others. but: the units' dimension. once: along the first such dimension alone."""
         for d in range(value.dim()):
             extent = value.shape[d]
-            found = ((axis, times) for axis in self.axes for times in {1, fit[0]} if extent not in self.fixed and extent == times * axis.of + fit[1])
+            shifted = [(axis, fit[1] if axis is self.axes[0] else 0) for axis in self.axes]
+            found = ((axis, times) for axis, by in shifted for times in {1, fit[0]} if extent not in self.fixed and extent == times * axis.of + by)
             axis, times = next(found, (None, 1)) if d != but else (None, 1)
             if axis is not None:
                 value = _without(value, d, times * (axis.of - axis.to), axis.left)
                 if once:
                     break
-        return value
+        return value.contiguous()  # as a collate_fn's: models take views of it
 
     def differs(self, whole: list[torch.Tensor], shorter: list[torch.Tensor], eps: float = 0.0) -> bool:
         """Whether rows [units, ...] of both are others, at places that a unit would have alone."""
