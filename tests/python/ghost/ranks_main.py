@@ -77,6 +77,10 @@ def masked_loss(model, batch):
     return functional.cross_entropy(logits.transpose(1, 2), batch[0], reduction="none").mean(1)
 
 
+def class_loss(model, batch):
+    return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+
 def tokens() -> list[tuple[torch.Tensor, ...]]:
     return [(torch.randint(0, 50, (ROWS, 8)),), (torch.randint(0, 50, (3, 8)),)]
 
@@ -152,6 +156,38 @@ def recurrent(kind) -> nn.Module:
             return self.out(self.layers[0](self.tokens(ids))[0])
 
     return Reads()
+
+
+class Vision(nn.Module):
+    """Its class token, places and scale are the model's own, beside blocks that are sharded apart."""
+
+    def __init__(self):
+        super().__init__()
+        self.patches, self.out = nn.Linear(6, 8), nn.Linear(8, 50)
+        self.token, self.places = nn.Parameter(torch.randn(1, 1, 8) / 4), nn.Parameter(torch.randn(1, 5, 8) / 4)
+        self.scale = nn.Parameter(torch.full((1,), 0.7))
+        self.blocks = nn.ModuleList([nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8), nn.GELU()) for _ in range(2)])
+
+    def forward(self, x):
+        h = torch.cat([self.token.expand(len(x), -1, -1), self.patches(x)], 1) + self.places
+        for block in self.blocks:
+            h = h + self.scale * block(h)
+        return self.out(h[:, 0])
+
+
+class Tagged(nn.Module):
+    """An LSTM within a layer that is taken whole, for its parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale, self.lstm, self.out = nn.Parameter(torch.randn(6) / 4), nn.LSTM(6, 6, batch_first=True), nn.Linear(6, 50)
+
+    def forward(self, x):
+        return self.out(self.lstm(x)[0][:, -1] * self.scale)
+
+
+def pictures() -> list[tuple[torch.Tensor, ...]]:
+    return [(torch.randn(units, 4, 6), torch.randint(0, 50, (units,))) for units in (6, 4)]
 
 
 def opacus_lstm() -> nn.Module:
@@ -268,6 +304,9 @@ SCENARIOS: dict[str, Callable] = {
     "gru_sharded_as_a_leaf": sum_scenario(lambda: recurrent(nn.GRU), tokens, next_token_loss, 0.3, sharded_by_leaf),
     "opacus_lstm": sum_scenario(opacus_lstm, tokens, next_token_loss, 0.3),
     "opacus_lstm_by_fully_shard": refused(sum_scenario(opacus_lstm, tokens, next_token_loss, 0.3, sharded_whole)),
+    "own_parameters_beside_blocks": sum_scenario(Vision, pictures, class_loss, 0.3),
+    "own_parameters_beside_blocks_two_passes": sum_scenario(Vision, pictures, class_loss, 0.3, memory_budget=0),
+    "own_parameter_beside_an_lstm": sum_scenario(Tagged, pictures, class_loss, 0.3),
     "t5_by_its_own_loss": own_loss_scenario(t5, "input_ids", "labels"),
     "bert_spans_by_its_own_loss": own_loss_scenario(bert_of_spans, "input_ids", "start_positions", "end_positions"),
     "packed_texts": packed_scenario(checkpointed_gpt2, *[1] * 8),

@@ -23,7 +23,7 @@ from .own_loss import OwnLoss
 from .provenance.opened import contents
 from .recording import RecordingEngine, anchor, made_by_a_layer
 from .rows import InOrder
-from .rules import BY_ROWS, WITH_CHILDREN, Layer, Rule, instantiable, look_up_tables, per_example, refuse_computed_weights, rule_for, same_output, taken_whole, tensor_parallel  # fmt: skip
+from .rules import BY_ROWS, WITH_CHILDREN, Layer, Rule, beside_children, instantiable, look_up_tables, per_example, refuse_computed_weights, rule_for, same_output, sharded_apart, taken_whole, tensor_parallel  # fmt: skip
 from .shared import Shared, plain, shared
 from .spec_augment import masking, refuse_masks
 from .tensor_trees import mapped, tensors_in
@@ -38,7 +38,7 @@ class PatchedForward:
     def __init__(self, engine: RecordingEngine, name: str, module: nn.Module, rule: Rule, guard: Guard):
         self.layer = Layer(engine, name, module, with_children=rule is per_example)
         self.rule = rule
-        self._compared = rule is per_example  # which compares by itself
+        self._compared = rule is per_example or rule is beside_children  # the one compares by itself, the other is the forward
         self._guard = guard
         entries = (engine.layout.parameters[number] for number in self.layer.numbers.values())
         self._slots = [(slot, entry) for entry in entries for slot in entry.slots if slot.module is module]
@@ -50,6 +50,9 @@ class PatchedForward:
             return self._own(args, kwargs)
         if not layer.trainable():
             return made_by_a_layer(self._of_flattened(self._own(args, kwargs), args))
+        if self.rule is beside_children:
+            self._guard(self._slots)
+            return self.rule(layer, *args, **kwargs)
         if layer.engine.in_forward:
             return self._recorded(*((args, kwargs) if torch.compiler.is_compiling() else layer.engine.provenance.within_layer(args, kwargs)))
         args, kwargs, found = layer.engine.provenance.read_layer(args, kwargs, batch_first=layer.engine.batch_first)
@@ -61,9 +64,9 @@ class PatchedForward:
 
     def _own(self, args: tuple, kwargs: dict) -> Any:
         """The layer's own forward."""
-        module = self.layer.module
-        if isinstance(module, nn.RNNBase):  # fully_shard may have gathered its weights past the list that it keeps of them
-            module._flat_weights = [getattr(module, name, None) for name in module._flat_weights_names]  # type: ignore[misc]
+        for module in self.layer.module.modules():
+            if isinstance(module, nn.RNNBase):  # fully_shard may have gathered its weights past the list that it keeps of them
+                module._flat_weights = [getattr(module, name, None) for name in module._flat_weights_names]  # type: ignore[misc]
         return self.layer.original(*args, **kwargs)
 
     def _of_flattened(self, output: Any, args: tuple) -> Any:
@@ -203,10 +206,10 @@ class PatchedModel:
                     )
                 continue
             if rule is None:
-                if not instantiable(module):
-                    warn_of_uncovered(name, module)
-                    continue
-                rule = per_example
+                rule = per_example if instantiable(module) else beside_children if sharded_apart(module) else None
+            if rule is None:
+                warn_of_uncovered(name, module)
+                continue
             if rule in WITH_CHILDREN:
                 covered.update(id(each) for each in module.modules())
             module.forward = PatchedForward(engine, name, module, rule, self._guard)

@@ -6,19 +6,21 @@ convolutions     convolutions, as linear layers on patches
 graphs           layers of PyTorch Geometric, on graphs laid end to end
 recurrent        RNN, LSTM and GRU, as linear layers of each step
 any_layer        layers without a rule of their own, by torch.func: call (its arguments), skeleton (its forward), one_by_one
+beside_children  parameters that a module uses beside children that are sharded apart
 tables           embeddings whose weight a model reads as it is
 tensor_parallel  layers whose weights are cut over ranks
 """
 
 from . import convolutions, graphs, recurrent  # noqa: F401 (they register themselves, as layers does)
 from .any_layer import per_example
+from .beside_children import beside_children
 from .layer import Layer, Rule, register_rule, rule_for, same_output
 from .layers import BY_ROWS, affine
-from .skeleton import instantiable, refuse_computed_weights, taken_whole
+from .skeleton import instantiable, refuse_computed_weights, sharded_apart, taken_whole
 from .tables import look_up_tables
 
 WITH_CHILDREN = {per_example, recurrent.recurrent}  # rules that answer for the layers inside of theirs
 
 __all__ = [
-    "BY_ROWS", "WITH_CHILDREN", "Layer", "Rule", "affine", "instantiable", "look_up_tables", "per_example", "refuse_computed_weights", "register_rule", "rule_for", "same_output", "taken_whole",
+    "BY_ROWS", "WITH_CHILDREN", "Layer", "Rule", "affine", "beside_children", "instantiable", "look_up_tables", "per_example", "refuse_computed_weights", "register_rule", "rule_for", "same_output", "sharded_apart", "taken_whole",
 ]  # fmt: skip

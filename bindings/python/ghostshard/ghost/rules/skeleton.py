@@ -23,9 +23,12 @@ _COMPUTING = (BasePruningMethod, SpectralNorm, WeightNorm)
 def instantiable(module: nn.Module) -> bool:
     """Whether torch.func can take this module and its children as one layer: they are gathered together, and one example's
     output does not follow from another's input."""
-    unfit = (nn.modules.batchnorm._BatchNorm,)
-    inside = list(module.modules())
-    return not any(isinstance(each, unfit) or (each is not module and isinstance(each, FSDPModule)) for each in inside)
+    return not (sharded_apart(module) or any(isinstance(each, nn.modules.batchnorm._BatchNorm) for each in module.modules()))
+
+
+def sharded_apart(module: nn.Module) -> bool:
+    """Whether FSDP2 gathers a layer inside of it by itself."""
+    return any(isinstance(each, FSDPModule) for each in module.modules() if each is not module)
 
 
 def taken_whole(module: nn.Module) -> bool:
@@ -114,4 +117,4 @@ def no_way_back(layer: Layer) -> Iterator[None]:
             del child.__dict__["forward"]
 
 
-__all__ = ["instantiable", "no_way_back", "refuse_computed_weights", "skeleton", "taken_whole"]
+__all__ = ["instantiable", "no_way_back", "refuse_computed_weights", "sharded_apart", "skeleton", "taken_whole"]
