@@ -18,9 +18,9 @@ def own(outputs, targets):
     return F.cross_entropy(outputs, targets, reduction="none")
 
 
-def loop(after, *, model=None, passes=2, **options):
+def loop(after, *, model=None, passes=2, draws=(8,) * N, **options):
     """after(run, loss, step), once before all (of step -1). Draws have the same units, whose values change from draw to draw."""
-    run = Run(draws=(8,) * N, model=model, criterion=own, **options)
+    run = Run(draws=draws, model=model, criterion=own, **options)
     torch.manual_seed(3)
     random.seed(3)
     after(run, None, -1)
@@ -32,6 +32,7 @@ def loop(after, *, model=None, passes=2, **options):
         loss = run.criterion(run.module(x), y)
         loss.backward()
         run.optimizer.step()
+        run.examples, run.seen_so_far = x, getattr(run, "seen_so_far", 0) + len(x)
         run.data.tensors[0].copy_(torch.randn(40, 6) + torch.randn(()))
         after(run, loss, step)
     return run
@@ -153,6 +154,32 @@ def test_a_setting_does_not_follow_from_what_was_read(after):
         loop(after, model=nn.Sequential(nn.Dropout(0.1), nn.Linear(6, 3)))
 
 
+UNEVEN = tuple(random.Random(4).choices((4, 6, 7, 9), k=N))
+
+
+def by_examples(run, loss, step):
+    if loss is not None:
+        lr(run, 0.05 * (1 + math.cos(math.pi * run.seen_so_far / 600)))
+
+
+def by_elements(run, loss, step):
+    if loss is not None:
+        run.elements = getattr(run, "elements", 0) + run.examples.numel()
+        lr(run, 0.1 * (1 - run.elements / 6000) ** 2)
+
+
+def by_size(run, loss, step):
+    if loss is not None:
+        lr(run, 0.1 / (1 + len(run.examples)) ** 1.5)
+
+
+@pytest.mark.parametrize("after", [by_examples, by_elements, by_size], ids=lambda each: each.__name__)
+def test_a_setting_does_not_follow_from_how_much_was_drawn(after):
+    """By a function of any form."""
+    with pytest.raises(ValueError, match="follows from values of private batches as it seems: in .* of how many"):
+        loop(after, draws=UNEVEN)
+
+
 def test_somebody_may_vouch_for_a_setting():
     assert loop(clip_norm, allow_vouched=True).charged == 2 * N
 
@@ -239,9 +266,10 @@ SCHEDULES = {
 } | {each.__name__: each for each in (warm_up, warm_up_and_cosine, by_step, milestones, by_pass, annealed, evaluated, unfrozen, clamped)}  # fmt: skip
 
 
+@pytest.mark.parametrize("draws", [(8,) * N, UNEVEN], ids=["even", "uneven"])
 @pytest.mark.parametrize("after", SCHEDULES.values(), ids=SCHEDULES)
-def test_schedules_of_steps_and_passes_are_taken(after):
-    assert loop(after).charged == 2 * N
+def test_schedules_of_steps_and_passes_are_taken(after, draws):
+    assert loop(after, draws=draws).charged == 2 * N
 
 
 def test_an_adaptive_clip_norm_is_taken():

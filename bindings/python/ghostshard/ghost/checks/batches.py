@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from ..provenance import NoProvenance, Provenance, may_train
+from ..tensor_trees import tensors_in
 from .charges import Charges, EachDraw
 from .passed_over import PassedOver
 from .presence import Presence
@@ -38,6 +39,7 @@ class Batches(Protocol):
 
     broken: str  # why the run cannot go on, raised where all ranks learn of it
     units: int  # that were drawn, of the step at hand
+    places: int  # that these have together, padding too: of tokens
     skipped: int  # draws that must still be charged as steps of no examples
     turn: int  # of the draw at hand, if groups take turns (loaders/cyclic.py)
     provenance: Provenance | NoProvenance
@@ -100,7 +102,7 @@ class DrawnBatches:
         self.turn = 0
         self._draw: tuple[int, int] | None = None
         self._waiting: deque = deque()  # pieces that were handed out and have not gone backward
-        self._count = self._done = self._passes = self._draws = self._units = 0
+        self._count = self._done = self._passes = self._draws = self._units = self.places = 0
         self._presence: Presence | None = None
         self._fate = ""  # of the draw: "" while steps may be made of it
         self._warned = False
@@ -142,8 +144,9 @@ class DrawnBatches:
             self._waiting.clear()
             self.provenance.forget()
             self._skips.begin(piece.draw[0])
-            self._draws, self._done, self._units = self._draws + 1, 0, 0
+            self._draws, self._done, self._units, self.places = self._draws + 1, 0, 0, 0
         self._units += piece.units
+        self.places += max((each.shape[0] * each.shape[1] for each in tensors_in(batch) if each.dim() > 1), default=piece.units)
         if self._presence is not None:
             self._presence.took(self._passes)
         piece = replace(piece, constants=self.provenance.constants)
@@ -287,7 +290,7 @@ class OwnBatches:
     like a batch, so whether inputs_may_train is the caller's word, too."""
 
     broken = ""
-    units = skipped = turn = 0
+    units = places = skipped = turn = 0
     charges = EachDraw()
 
     def __init__(self, backwards: int = 1, *, inputs_may_train: bool = False, announced: Callable[[], bool] = lambda: False):

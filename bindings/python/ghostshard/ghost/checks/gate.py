@@ -122,7 +122,7 @@ class Gate:
             refuse_uncovered(self._model, self._layout, self._trained())
             self.weights.check()
             if not self.weights.vouched:
-                self.weights.settings.check(self.batches.place[1], self.batches.units)
+                self.weights.settings.check(self.batches.place[1], self.batches.units, self.batches.places)
 
         self._meet(STEP, at, all_checks, learning_rates=learning_rates)
 

@@ -6,17 +6,19 @@ group["lr"] *= 0.5` writes a number of the program's own. So for each setting it
 step (schedules, warm-up), in every k-th, at the beginning of a pass, at one place of a pass, and what a scheduler writes that is stepped so. What is left
 is refused at the third change if it goes with the outcome of one comparison of read values (provenance/decisions.py), and at the fourth if the
 setting goes back to what it was after values were read without a trace (float(), NumPy). A setting that is the same function of one read
-number in five steps, as `0.1 * math.exp(-loss.item())`, is refused, too.
+number in five steps, as `0.1 * math.exp(-loss.item())`, is refused, too; and one that follows smoothly from how much was drawn or read so far (a schedule by
+tokens), or always has the same value for the same extent of a draw.
 """
 
 from __future__ import annotations
 
 import collections
 import functools
+import itertools
 import math
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -29,6 +31,12 @@ from ..provenance import DECISIONS, READS, Read, ReadInt
 _NUMBERS = (Read, ReadInt)
 _LEAST = 3  # changes that tell
 _AFFINE = 5  # steps in a row
+_SMOOTH = 9  # of a function whose form is not known
+_SMOOTHER = 0.04  # a setting's change for each example or token that came, than its change for each step
+_TABLE = 16  # steps
+_EXTENTS = ("how many examples were drawn", "how far they were padded") * 2  # of this draw, and of the one before, after which loops set it
+_OF_DRAWS = ("how many examples were drawn so far", "how many places their batches had so far") * 2
+_AMOUNTS = (*_OF_DRAWS, *("what was read so far",) * 2, *("a number that was read before",) * 2)
 _FUNCTIONS: tuple[Callable[[float], float], ...] = (float, math.exp, lambda v: math.exp(-v), math.log, math.sqrt, math.tanh, lambda v: v * v, lambda v: 1 / v)
 _FOLLOWS = (
     "the {} follows from values of private batches as it seems: {}. What is released would follow from them without noise. Let it follow from the step, from a "
@@ -62,7 +70,8 @@ class _Setting:
     changed: int = -1  # the latest step
     begun: collections.deque[_Change] = field(default_factory=lambda: collections.deque(maxlen=16))  # changes after a step without any
     latest: collections.deque[tuple[Any, list[float]]] = field(default_factory=lambda: collections.deque(maxlen=_AFFINE))  # with what was read before each
-    sizes: collections.deque[tuple[Any, list[float]]] = field(default_factory=lambda: collections.deque(maxlen=_AFFINE))  # with how many were drawn, now and so far
+    amounts: collections.deque[tuple[Any, list[float]]] = field(default_factory=lambda: collections.deque(maxlen=_SMOOTH))  # with _AMOUNTS, in steps in a row
+    by_extent: collections.deque[tuple[Any, tuple]] = field(default_factory=lambda: collections.deque(maxlen=_TABLE))  # in every step, with the draw's
 
 
 class HeldSettings:
@@ -73,7 +82,8 @@ class HeldSettings:
         self._seen: dict[Any, set[bool]] = {}  # outcomes by place
         self._step = self._pass = self._pass_began = 0
         self._decisions, self._reads = DECISIONS.count, READS.count
-        self._units = self._drawn = 0
+        self._extents = (0, 0, 0, 0)
+        self._drawn, self._read = [0.0] * 4, [0.0] * 2
         self._turns: dict[tuple, int] = {}  # of schedulers, so far
         self._turns_seen: dict[tuple, set[int]] = {}  # in one step
         self.moved = False  # weights were changed since the last release, as held_weights.py takes it
@@ -83,10 +93,10 @@ class HeldSettings:
         self._optimizer = weakref.ref(optimizer)
         self._held.clear()
 
-    def check(self, passes: int, units: int = 0) -> None:
-        """Before every release. ValueError if a setting follows from values of private batches. passes: over the loader. units: of this draw."""
+    def check(self, passes: int, units: int = 0, places: int = 0) -> None:
+        """Before every release. ValueError if a setting follows from values of private batches. passes: over the loader. units, places: of this draw, and how
+        many places its examples have together."""
         self._step += 1
-        self._units, self._drawn = units, self._drawn + units
         if passes != self._pass:
             self._pass, self._pass_began = passes, self._step
         outcomes: dict[Any, bool] = dict(DECISIONS.since(self._decisions))
@@ -95,6 +105,10 @@ class HeldSettings:
             self._moves.setdefault(place, set()).add((self.moved, outcome))
         reads = READS.since(self._reads)
         self._decisions, self._reads = DECISIONS.count, READS.count
+        self._extents = (units, places // max(units, 1), *self._extents[:2])
+        self._drawn = [self._drawn[0] + units, self._drawn[1] + places, *self._drawn[:2]]
+        if reads:
+            self._read = [self._read[0] + reads[0], self._read[1] + reads[-1]]
         optimizer = self._optimizer()
         if optimizer is None:
             return
@@ -120,19 +134,25 @@ class HeldSettings:
     def _note(self, key: tuple, value: Any, outcomes: dict, reads: list[float], *, counts: bool) -> None:
         setting = self._held.setdefault(key, _Setting(value))
         changes, setting.value = setting.value != value, value
+        setting.by_extent.append((value, self._extents))
+        for number, what in enumerate(_EXTENTS):
+            if _is_table([(each, extents[number]) for each, extents in setting.by_extent]):
+                raise ValueError(_FOLLOWS.format(key[-1], f"in {_TABLE} steps it was a function of {what}"))
         if not changes:
             setting.latest.clear()
-            setting.sizes.clear()
+            setting.amounts.clear()
             return
         begins, setting.changed = setting.changed != self._step - 1, self._step
+        setting.amounts.append((value, [*self._drawn, *self._read, *((reads[0], reads[-1]) if reads else ())]))
+        for number, what in enumerate(_AMOUNTS):
+            of_one = [(each, amounts[number]) for each, amounts in setting.amounts if number < len(amounts)]
+            if _is_smooth(of_one) or (number < len(_OF_DRAWS) and _varies(of_one[-_AFFINE:]) and _is_function([(each, [amount]) for each, amount in of_one[-_AFFINE:]])):
+                raise ValueError(_FOLLOWS.format(key[-1], f"in some steps in a row it was a function of {what}"))
         if not counts:
             return
         setting.latest.append((value, reads[:2] + reads[-2:]))
         if _is_function(setting.latest):
             raise ValueError(_FOLLOWS.format(key[-1], f"in {_AFFINE} steps it was a function of a number that was read before"))
-        setting.sizes.append((value, [float(self._units), float(self._drawn)]))
-        if len({drawn for _, (drawn, _) in setting.sizes}) > 1 and _is_function(setting.sizes):
-            raise ValueError(_FOLLOWS.format(key[-1], f"in {_AFFINE} steps it was a function of how many examples were drawn"))
         if begins and self._step > self._pass_began:
             setting.begun.append(_Change(self._step, self._step - self._pass_began, value, outcomes, bool(reads)))
             if why := self._why(key, list(setting.begun)):
@@ -192,7 +212,7 @@ def _in_turn(begun: list[_Change]) -> bool:
     return len({each.of_pass for each in begun}) == 1 or (len(apart) == 1 and begun[0].step <= min(apart) + 2)
 
 
-def _is_function(latest: collections.deque[tuple[Any, list[float]]]) -> bool:
+def _is_function(latest: Sequence[tuple[Any, list[float]]]) -> bool:
     """Whether the values are a·f(read) + b in all steps, of one number that was read in each."""
     values = [value for value, _ in latest]
     if len(latest) < _AFFINE or not all(isinstance(each, float) for each in values):
@@ -208,6 +228,32 @@ def _is_function(latest: collections.deque[tuple[Any, list[float]]]) -> bool:
             if all(abs(values[0] + slope * (each - of_reads[0]) - value) <= scale for each, value in zip(of_reads[2:], values[2:])):
                 return True
     return False
+
+
+def _varies(amounts: Sequence[tuple[Any, float]]) -> bool:
+    """Not alike in all steps: a schedule by steps is a function of what comes in equal parts."""
+    return len({round(two - one, 6) for (_, one), (_, two) in itertools.pairwise(amounts)}) > 1
+
+
+def _is_smooth(amounts: Sequence[tuple[Any, float]]) -> bool:
+    """Whether the value changes evenly with the amount, though not from step to step: what a schedule by steps changes for each token is as uneven as the
+    tokens are."""
+    if len(amounts) < _SMOOTH or not all(isinstance(value, float) for value, _ in amounts):
+        return False
+    moves = [two[0] - one[0] for one, two in itertools.pairwise(amounts)]
+    more = [two[1] - one[1] for one, two in itertools.pairwise(amounts)]
+    return all(more) and _uneven([move / each for move, each in zip(moves, more)]) < _SMOOTHER * _uneven(moves)
+
+
+def _uneven(values: Sequence[float]) -> float:
+    """By how much a value differs from the mean of its neighbours, of the largest."""
+    return max(abs(one - 2 * two + three) for one, two, three in zip(values, values[1:], values[2:])) / (max(map(abs, values)) or 1.0)
+
+
+def _is_table(seen: Sequence[tuple[Any, int]]) -> bool:
+    """Whether each value came with one extent and each extent with one value, of which several came again."""
+    values, extents, pairs = {repr(value) for value, _ in seen}, {extent for _, extent in seen}, {(repr(value), extent) for value, extent in seen}
+    return len(seen) == _TABLE and 2 < len(values) == len(extents) == len(pairs) < _TABLE - 3
 
 
 def _is_taken(kind: type[nn.Module], name: str) -> bool:
