@@ -89,6 +89,28 @@ def test_a_parameter_that_appears_later_is_refused_by_name(change, when):
     assert all(torch.equal(p, q) for p, q in zip(model.parameters(), weights))
 
 
+class Spectral(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, dtype=torch.cfloat))
+
+    def forward(self, x):
+        return torch.fft.irfft(torch.fft.rfft(x) * self.weight, n=x.shape[-1])
+
+
+def test_a_complex_parameter_is_refused_by_name():
+    """Its imaginary part would get no noise."""
+    with pytest.raises(ValueError, match=r"'0\.weight' is complex.*view_as_complex"):
+        private(nn.Sequential(Spectral(), nn.Linear(6, 3)))
+    model = nn.Sequential(Spectral(), nn.Linear(6, 3))
+    model[0].weight.requires_grad_(False)
+    engine, module, optimizer, criterion, loader = private(model)
+    hand_out(loader, 4)
+    model[0].weight.requires_grad_(True)
+    with pytest.raises(ValueError, match=r"'0\.weight' is complex"):
+        criterion(module(torch.randn(4, 6)), torch.zeros(4, dtype=torch.long)).backward()
+
+
 def test_frozen_ones_may_appear():
     model = Model()
     engine, module, optimizer, criterion, loader = private(model)

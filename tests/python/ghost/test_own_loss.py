@@ -79,6 +79,54 @@ def t5(**config):
     return transformers.T5ForConditionalGeneration(config).train()
 
 
+class Around(torch.nn.Module):
+    """A module around a Transformers model forms the loss; its forward has no default for labels."""
+
+    def __init__(self, hands_on=False, as_dict=True):
+        super().__init__()
+        self.inner, self.as_dict, self.hands_on = bert(), as_dict, hands_on
+        self.criterion = torch.nn.CrossEntropyLoss()
+
+    def forward(self, input_ids, labels):
+        output = self.inner(input_ids=input_ids, labels=labels if self.hands_on else None)
+        loss = self.loss(output.logits, labels, output.loss)
+        if self.as_dict:
+            return {"loss": loss, "logits": output.logits}
+        output["loss"] = loss
+        return output
+
+    def loss(self, logits, labels, inner):
+        return inner if self.hands_on else self.criterion(logits, labels)
+
+
+class MarginAround(Around):
+    def loss(self, logits, labels, inner):
+        return 5 * functional.multi_margin_loss(logits, labels)
+
+
+class TermAround(Around):
+    def loss(self, logits, labels, inner):
+        return inner + 0.1 * logits.square().mean()
+
+
+class HeadAround(torch.nn.Module):
+    """Only the body is a Transformers model."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = bert(transformers.BertModel), torch.nn.Linear(16, 3)
+
+    def forward(self, input_ids, labels=None):
+        logits = self.head(self.body(input_ids=input_ids).pooler_output)
+        loss = None if labels is None else functional.cross_entropy(logits, labels)
+        return transformers.modeling_outputs.SequenceClassifierOutput(loss=loss, logits=logits)
+
+
+def git():
+    vision = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 8, "patch_size": 4}
+    return transformers.GitForCausalLM(transformers.GitConfig(vision_config=vision, **SIZES)).train()
+
+
 SPECTRA = torch.randn(4, 4, 12, generator=torch.Generator().manual_seed(1))
 OTHERS = {
     "subclass_with_class_weights": (lambda: bert(Weighted), {"labels": CLASSES}),
@@ -89,6 +137,13 @@ OTHERS = {
     "router_loss": (mixtral, {"labels": IDS}),
     "spans": (lambda: bert(transformers.BertForQuestionAnswering, num_labels=2), {"start_positions": CLASSES, "end_positions": CLASSES + 2}),
     "translation": (t5, {"labels": IDS[:, :5].flip(0)}),
+    "around": (Around, {"labels": CLASSES}),
+    "around_which_hands_labels_on": (lambda: Around(hands_on=True), {"labels": CLASSES}),
+    "around_gives_a_model_output": (lambda: Around(hands_on=True, as_dict=False), {"labels": CLASSES}),
+    "another_loss_around": (MarginAround, {"labels": CLASSES}),
+    "a_term_beside_the_loss": (lambda: TermAround(hands_on=True), {"labels": CLASSES}),
+    "a_head_of_its_own": (HeadAround, {"labels": CLASSES}),
+    "text_of_a_picture": (git, {"pixel_values": torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(2)), "labels": IDS}),
     "speech": (whisper, {"input_ids": None, "input_features": SPECTRA, "labels": IDS}),
 }
 
@@ -104,11 +159,11 @@ def test_a_loss_of_its_own_trains_example_by_example(build, given):
     torch.manual_seed(3)
     model = build()
     names, values = of_batch(given)
-    loss = lambda model, batch: model(**dict(zip(names, batch))).loss
-    expected = oracle.clipped_sum(copy.deepcopy(model), loss, [values, values], 0.5, wide="router" not in str(model.config))
+    loss = lambda model, batch: model(**dict(zip(names, batch)))["loss"]
+    expected = oracle.clipped_sum(copy.deepcopy(model), loss, [values, values], 0.5, wide="router" not in str(getattr(model, "config", "")))
     private = Private(model, 0.5)
     for _ in range(2):
-        private.module(**dict(zip(names, values))).loss.backward()
+        private.module(**dict(zip(names, values)))["loss"].backward()
     assert oracle.worst_difference(private.released(), expected) < 2 * SUM_TOLERANCE
 
 
@@ -122,18 +177,15 @@ class Contrastive(transformers.BertForSequenceClassification):
         return output
 
 
-class Around(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = bert()
-
-    def forward(self, input_ids, labels=None):
-        output = self.inner(input_ids=input_ids)
-        output["loss"] = 5 * functional.multi_margin_loss(output.logits, labels)
-        return output
+class ContrastiveAround(Around):
+    def loss(self, logits, labels, inner):
+        return functional.cross_entropy(logits @ logits.T, torch.arange(len(logits)))
 
 
-JOINT = {"contrastive": (lambda: bert(Contrastive), "no mean of its examples"), "around": (Around, "not told apart example by example")}
+JOINT = {
+    "contrastive": (lambda: bert(Contrastive), "no mean of its examples"),
+    "contrastive_around": (ContrastiveAround, "no mean of its examples"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("build, message", JOINT.values(), ids=JOINT)
@@ -141,7 +193,7 @@ def test_a_loss_that_is_not_of_each_example_is_refused(build, message):
     torch.manual_seed(3)
     model = build()
     with pytest.raises(ValueError, match=message):
-        Private(model, 1.0).module(input_ids=IDS, labels=CLASSES).loss.backward()
+        Private(model, 1.0).module(input_ids=IDS, labels=CLASSES)["loss"].backward()
     assert all(p.grad is None for p in model.parameters())
 
 
@@ -150,9 +202,9 @@ def test_each_example_is_compared_with_itself_alone(monkeypatch):
     from ghostshard.ghost import own_loss
 
     torch.manual_seed(3)
-    private, replayed = Private(bert(num_labels=1), 1.0, attribution_check=False), own_loss._Outputs.replayed
-    of_another = lambda self, module, part: replayed(self, module, own_loss._Part((part._i + 1) % 4, 4, 0))
-    monkeypatch.setattr(own_loss._Outputs, "replayed", of_another)
+    private, replayed = Private(bert(num_labels=1), 1.0, attribution_check=False), own_loss.Outputs.replayed
+    of_another = lambda self, module, part: replayed(self, module, own_loss._Part((part.__self__._i + 1) % 4, 4, 0).of)
+    monkeypatch.setattr(own_loss.Outputs, "replayed", of_another)
     with pytest.raises(ValueError, match="not told apart example by example"):
         private.module(input_ids=IDS, labels=torch.linspace(-1, 1, 4)).loss.backward()
 

@@ -12,8 +12,7 @@ exactly that, at first use.
 from __future__ import annotations
 
 import functools
-import types
-from collections import OrderedDict
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -24,10 +23,11 @@ from .batch import Inputs
 from .checks.state import State
 from .layout import original_class
 from .listed import Path, mapped_units, picked
+from .own_layers import Layers, Outputs, loss_of
+from .packing import unwrapped
 from .tensor_trees import tensors_in
-from .transformers_losses import loss_of_transformers, per_example_form, targets_of_transformers
+from .transformers_losses import logits_of, loss_of_transformers, per_example_form, targets_of_transformers
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _OTHER = (
     "Leave labels out and pass logits and targets to the criterion that make_private returned, or make each example's loss "
     "follow from that example alone"
@@ -44,12 +44,19 @@ class OwnLoss:
         self._pending: Inputs | None = None  # a batch whose examples must be compared
         self._may_form_one = True  # of other arguments than labels
         self._rounding = 0.0  # of the outputs' dtype
-        self._layers = _Layers(transformer)
+        self._former: Any = transformer  # the model whose forward forms the loss: transformer, or what is around it
+        self._layers = Layers(model, transformer)
 
     @property
     def keeps_labels(self) -> bool:
         """The model's forward must get the labels, because its own loss is needed."""
-        return self._transformer is not None and not self._by_form
+        return self._transformer is not None and (not self._by_form or self._needs_labels)
+
+    @functools.cached_property
+    def _needs_labels(self) -> bool:
+        """The forward of a class around the Transformers model has no default for them."""
+        labels = inspect.signature(unwrapped(self._model).forward).parameters.get("labels")
+        return self._model is not self._transformer and labels is not None and labels.default is labels.empty
 
     @property
     def pending(self) -> bool:
@@ -59,13 +66,13 @@ class OwnLoss:
     def begin(self, given: Inputs) -> None:
         """Before a forward that records."""
         self._pending = None
-        self._layers.begin(active=self.keeps_labels and (given.labels is not None or self._may_form_one))
+        self._layers.begin(active=self._transformer is not None and not self._by_form and (given.labels is not None or self._may_form_one))
         if self._model is self._transformer:  # its forward is under way, as it was before
             self._layers.took(given.args, given.kwargs)
 
     def losses(self, output: Any, given: Inputs, reduction: str) -> torch.Tensor | None:
         """[units] losses after a forward; None if the model formed none. ValueError for a loss that is not told apart."""
-        own = output.get("loss") if isinstance(output, dict) else None
+        own = loss_of(output) if isinstance(output, dict) else None
         if self._model is self._transformer:
             self._layers.gave(output)
         outputs = self._layers.end()
@@ -73,15 +80,15 @@ class OwnLoss:
             self._may_form_one = False
             self._layers.remove()
             return None
-        if given.labels is not None and not hasattr(output, "logits") and own is None:
+        if given.labels is not None and logits_of(output) is None and own is None:
             raise ValueError(
-                "labels with return_dict=False, or a forward that returns a tuple: the model's loss needs its output by name. Return a ModelOutput with "
-                "loss= and logits=, or leave labels out and pass logits to the criterion that make_private returned"
+                "labels with return_dict=False, or a forward that returns a tuple: the model's loss needs its output by name. Return a ModelOutput or a dict with "
+                "loss and logits, or leave labels out and pass logits to the criterion that make_private returned"
             )
-        if self._by_form is not False and self._has_form(given):
+        if self._by_form is not False and self._has_form(given, output):
             losses = loss_of_transformers(self._transformer, output, given.labels, reduction, given.packing)
             if not self._by_form:
-                self._by_form = self._same(losses, own, given, reduction, output.logits.dtype)
+                self._by_form = self._same(losses, own, given, reduction, logits_of(output).dtype)
             if self._by_form:
                 self._layers.remove()
             if self._by_form is not False:
@@ -93,9 +100,10 @@ class OwnLoss:
             )
         self._by_form = False
         self._rounding = max(torch.finfo(value.dtype).eps for value in tensors_in(output) if value.is_floating_point())
-        if not outputs or self._layers.loss is not own:
+        self._former = self._transformer if self._layers.loss is own else unwrapped(self._model)
+        if not outputs or own is None:
             raise ValueError(
-                f"the loss that {type(self._model).__name__} gives is not the one that {self._name} forms of its layers' outputs, so it is "
+                f"the loss that {type(self._model).__name__} gives is not one that {self._name} forms of its layers' outputs, so it is "
                 f"not told apart example by example. {_OTHER}"
             )
         if not self._sure and given.units:
@@ -103,8 +111,10 @@ class OwnLoss:
         losses = self._one_by_one(outputs, given, own)
         return _Beside.apply(losses, *(value for value in tensors_in(output) if value.requires_grad))
 
-    def _has_form(self, given: Inputs) -> bool:
-        if given.labels is None:
+    def _has_form(self, given: Inputs, output: Any) -> bool:
+        logits = logits_of(output)
+        changed = self._layers.loss is not loss_of(output) and (logits is None or self._layers.loss is not None)
+        if given.labels is None or changed:  # by what is around the Transformers model: a term may be too small to be seen in one batch
             return False
         if not per_example_form(self._transformer, given.labels, given.packing):
             if given.packing is None:
@@ -113,6 +123,8 @@ class OwnLoss:
                 f"the loss of packed texts of {self._name} has no per-example form here: leave labels out and pass logits and targets to "
                 "the criterion that make_private returned"
             )
+        if logits is not None and given.packing is None and self._by_form is None and given.labels.dim() == 2 and logits.shape[:2] != given.labels.shape:
+            return False  # the places of a picture are put before those of the text
         taken = self._layers.kwargs.get("labels")  # a prompt's places are put before those of the text
         return self._by_form is True or taken is None or given.units == 0 or taken.shape == given.labels.shape
 
@@ -126,11 +138,11 @@ class OwnLoss:
         try:
             found, units = [], 0 if given is None else given.units
             with torch.no_grad():
-                outputs = self._outputs_of(last)
-                replayed = [] if given is None else self._one_by_one(outputs, given, None, [units // 2, units - 1]).tolist()
+                outputs, _ = self._outputs_of(last)
+                replayed = [] if given is None else self._one_by_one(outputs, last, None, [units // 2, units - 1]).tolist()
                 for i in (units // 2, units - 1):
-                    self._outputs_of(last, None if given is None else i)
-                    found.append(float("nan") if self._layers.loss is None else float(self._layers.loss))
+                    _, loss = self._outputs_of(last, None if given is None else i)
+                    found.append(float("nan") if loss is None else float(loss))
         finally:
             for module in training:
                 module.training = True
@@ -150,7 +162,7 @@ class OwnLoss:
 
     @property
     def _name(self) -> str:
-        return original_class(self._transformer).__name__
+        return original_class(self._former).__name__
 
     def _same(self, losses: torch.Tensor, own: Any, given: Inputs, reduction: str, dtype: torch.dtype) -> bool | None:
         """Whether the losses, reduced as Transformers does, give the model's own. None: this batch cannot tell."""
@@ -165,14 +177,15 @@ class OwnLoss:
         # Both are means in float32 of the same logits.
         return abs(ours - theirs) <= max(2e-5, 2 * torch.finfo(dtype).eps) * max(abs(ours), abs(theirs), 1e-6)
 
-    def _one_by_one(self, outputs: _Outputs, given: Inputs, own: Any, of: list[int] | None = None) -> torch.Tensor:
+    def _one_by_one(self, outputs: Outputs, given: Inputs, own: Any, of: list[int] | None = None) -> torch.Tensor:
         units = max(given.units, 1)  # a placeholder stands for none
         found = []
+        taken = (self._layers.args, self._layers.kwargs) if self._former is self._transformer else (given.args, given.kwargs)
         for i in range(units) if of is None else of:
             part = _Part(i, units, given.dim)
-            bare = outputs.replayed(self._transformer, part)
-            args, kwargs = part.of((self._layers.args, self._layers.kwargs), given.listed)
-            loss = getattr(bare.forward(*args, **kwargs), "loss", None)
+            bare = outputs.replayed(self._former, part.of)
+            args, kwargs = part.of(taken, given.listed)
+            loss = loss_of(bare.forward(*args, **kwargs))
             if not isinstance(loss, torch.Tensor) or loss.dim() != 0:
                 raise ValueError(f"{self._name} forms no loss of one example that is one number. {_OTHER}")
             found.append(loss)
@@ -191,17 +204,17 @@ class OwnLoss:
                 f"alone has from {least:.6g} to {most:.6g} (a contrastive loss, or one with statistics of the batch). {_OTHER}"
             )
 
-    def _outputs_of(self, given: Inputs, i: int | None = None) -> _Outputs:
-        """The layers' outputs in a forward that records nothing: of the batch, or of example i alone."""
+    def _outputs_of(self, given: Inputs, i: int | None = None) -> tuple[Outputs, Any]:
+        """The layers' outputs and the loss in a forward that records nothing: of the batch, or of example i alone."""
         args, kwargs = given.args, given.kwargs
         if i is not None:
             part = _Part(i, given.units, given.dim)
             args, kwargs = part.of((args, kwargs), given.listed)
         self._layers.begin(active=True)
-        self._forward(*args, **kwargs)
+        loss = loss_of(self._forward(*args, **kwargs))
         outputs = self._layers.end()
         assert outputs is not None
-        return outputs
+        return outputs, loss
 
     def detach(self) -> None:
         self._layers.remove()
@@ -237,109 +250,6 @@ class _Part:
             return value
         count, odd = divmod(value.shape[dim], self._units)
         return value if odd or count == 0 else value.narrow(dim, self._i * count, count)
-
-
-class _Outputs:
-    """What the outermost called modules inside of the model gave in one forward, in the order of their calls."""
-
-    def __init__(self) -> None:
-        self._of: dict[int, list[Any]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._of)
-
-    def keep(self, module: nn.Module, output: Any) -> None:
-        self._of.setdefault(id(module), []).append(output)
-
-    def replayed(self, module: nn.Module, part: _Part) -> nn.Module:
-        """The model, in which these modules give their outputs again, the part's rows alone. Its parameters are not called."""
-        bare = object.__new__(original_class(module))
-        state = bare.__dict__
-        state.update((key, value) for key, value in module.__dict__.items() if key != "forward")
-        state.update((hooks, OrderedDict()) for hooks in _HOOKS)
-        if id(module) in self._of:
-            following = iter(self._of[id(module)])
-            state["forward"] = lambda *_, **__: part.of(next(following))
-        else:
-            state["_modules"] = {name: self.replayed(child, part) for name, child in module._modules.items() if child is not None}
-        return bare
-
-
-class _Layers:
-    """Keeps what the outermost called modules inside of a model give, and what the model itself takes and gives."""
-
-    def __init__(self, model: Any):
-        self._model = model
-        self._depth, self._outputs = 0, None
-        self.args: tuple = ()
-        self.kwargs: dict = {}
-        self.loss: Any = None  # the model's own, of the last forward
-        self._handles: list = []
-
-    def _attach(self) -> None:
-        for module in self._model.modules():
-            if module is not self._model:
-                self._handles.append(module.register_forward_pre_hook(self._enter))
-                self._handles.append(module.register_forward_hook(self._leave, always_call=True))
-        if "forward" not in vars(self._model):  # no hook: PEFT calls the model's forward itself
-            self._model.forward = _Captured(self._model, self)
-
-    def begin(self, *, active: bool) -> None:
-        if active and not self._handles:
-            self._attach()
-        self._depth, self._outputs = 0, _Outputs() if active else None
-        self.args, self.kwargs, self.loss = (), {}, None
-
-    def end(self) -> _Outputs | None:
-        outputs, self._outputs = self._outputs, None
-        return outputs
-
-    def remove(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-        if isinstance(vars(self._model).get("forward") if self._model is not None else None, _Captured):
-            del self._model.forward
-
-    def took(self, args: tuple, kwargs: dict) -> None:
-        if self._outputs is not None:
-            self.args, self.kwargs = args, kwargs
-
-    def gave(self, output: Any) -> None:
-        if self._outputs is not None:
-            self.loss = getattr(output, "loss", None)
-
-    def _enter(self, *_: Any) -> None:
-        self._depth += 1
-
-    def _leave(self, module: nn.Module, _args: Any, output: Any) -> None:
-        self._depth -= 1
-        if self._outputs is not None and self._depth == 0:
-            self._outputs.keep(module, output)
-
-    def __reduce__(self) -> tuple:
-        return _Layers, (None,)  # of a model that was copied, or saved whole
-
-
-class _Captured:
-    """Takes the place of a model's forward, while its loss is compared or computed example by example."""
-
-    def __init__(self, model: nn.Module, layers: _Layers):
-        self._model, self._layers, self._forward = model, layers, model.forward
-        functools.update_wrapper(self, model.forward)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self._layers.took(args, kwargs)
-        output = self._forward(*args, **kwargs)
-        self._layers.gave(output)
-        return output
-
-    def __reduce__(self) -> tuple:
-        return _plain_forward, (self._model,)
-
-
-def _plain_forward(module: nn.Module) -> Callable[..., Any]:
-    return types.MethodType(original_class(module).forward, module)
 
 
 __all__ = ["OwnLoss"]

@@ -16,6 +16,7 @@ from .adapters import adapters_are_off
 from .checks.guard import Guard, warn_of_uncovered
 from .checks.padded_gradients import nodes_of
 from .checks.padding import padding_of
+from .checks.parameters import refuse_complex
 from .layout import Layout, original_class, own_parameters
 from .loss import PrivateLoss
 from .nobody import joined
@@ -27,6 +28,7 @@ from .rules import BY_ROWS, WITH_CHILDREN, Layer, Rule, beside_children, instant
 from .shared import Shared, plain, shared
 from .spec_augment import masking, refuse_masks
 from .tensor_trees import mapped, tensors_in
+from .transformers_losses import logits_of
 
 _TOKEN = "ghostshard: forward"
 _DIVISOR = ("num_items_in_batch",)  # of Transformers' own losses, in whose place ours are formed
@@ -190,6 +192,7 @@ class PatchedModel:
 
     def _patch_layers(self, engine: RecordingEngine) -> None:
         refuse_computed_weights(self._model)
+        refuse_complex(engine.layout)
         covered: set[int] = set()
         for name, module in self._model.named_modules():
             if method := look_up_tables(module):
@@ -334,7 +337,7 @@ class PatchedModel:
         if losses is None:
             return self._give_back(output)
         self._mark(losses)
-        output = self._give_back(output, getattr(output, "logits", None))
+        output = self._give_back(output, logits_of(output))
         output["loss"] = PrivateLoss(engine, losses, engine.loss_reduction)
         if hasattr(output, "move_to_end"):
             output.move_to_end("loss", last=False)  # outputs[0] is the loss, as where the model forms it

@@ -42,13 +42,19 @@ def per_example_form(model: Any, labels: torch.Tensor, packing: Packing | None) 
     return kind in _TOKENS or (classes and model.config.num_labels > 1)
 
 
+def logits_of(output: Any) -> Any:
+    """Those that it names so; None: no such."""
+    return output.get("logits") if isinstance(output, dict) else getattr(output, "logits", None)
+
+
 def loss_of_transformers(
     model: Any, output: Any, labels: torch.Tensor, reduction: str, packing: Packing | None = None
 ) -> torch.Tensor:
     """A Hugging Face model's own loss, for each unit, of a kind that has a form (per_example_form)."""
-    if not hasattr(output, "logits"):
+    logits = logits_of(output)
+    if logits is None:
         raise ValueError(_WITHOUT_LOGITS.format(type(model).__name__))
-    kind, logits = loss_kind(model), output.logits
+    kind = loss_kind(model)
     if kind in _TOKENS:
         return token_losses(logits, labels, shift=kind == "ForCausalLM", reduction=reduction, packing=packing)
     return cross_entropy(logits, labels.to(logits.device))
@@ -67,4 +73,4 @@ def targets_of_transformers(model: Any, labels: torch.Tensor, losses: torch.Tens
     return packing.reduce(ones, valid, "sum")
 
 
-__all__ = ["loss_of_transformers", "per_example_form", "targets_of_transformers", "token_losses"]
+__all__ = ["logits_of", "loss_of_transformers", "per_example_form", "targets_of_transformers", "token_losses"]

@@ -19,7 +19,18 @@ _HOOKED = (
     "parameter {!r} has a hook on its gradient (register_hook, register_post_accumulate_grad_hook), and a private step would never call it, "
     "because autograd forms no gradient of a parameter. Change the released one instead, in a hook of the optimizer (register_step_pre_hook), with make_private(allow_vouched=True)"
 )
+_COMPLEX = (
+    "parameter {!r} is complex, and a private step clips and noises real numbers. Make it a real one whose last extent of 2 holds both parts, "
+    "and let the forward take torch.view_as_complex(parameter)"
+)
 OURS = "of_the_guard"  # marks hooks of guard.py
+
+
+def refuse_complex(layout: Layout) -> None:
+    """ValueError for a complex parameter that trains: half of its gradient would be lost, and half of its noise."""
+    for entry in layout.parameters:
+        if entry.parameter.requires_grad and entry.parameter.is_complex():
+            raise ValueError(_COMPLEX.format(entry.name))
 
 
 def refuse_uncovered(model: nn.Module, layout: Layout, trained: Iterable[nn.Parameter]) -> None:
@@ -43,6 +54,8 @@ def refuse_uncovered(model: nn.Module, layout: Layout, trained: Iterable[nn.Para
                     f"parameter {name!r} was not in the model when it was made private, so it would train without clipping and "
                     f"noise. {_WAY_OUT}, or freeze the parameter"
                 )
+            if parameter.is_complex():  # it was frozen before
+                raise ValueError(_COMPLEX.format(parameters[number].name))
             if _hooked(parameter):
                 raise ValueError(_HOOKED.format(parameters[number].name))
     known = {id(entry.parameter) for entry in layout.parameters}
@@ -106,4 +119,4 @@ def no_gradients_of_autograd(layout: Layout) -> Iterator[None]:
         )
 
 
-__all__ = ["no_gradients_of_autograd", "refuse_uncovered"]
+__all__ = ["no_gradients_of_autograd", "refuse_complex", "refuse_uncovered"]

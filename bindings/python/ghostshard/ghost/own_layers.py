@@ -1,0 +1,152 @@
+"""What layers gave in a model's forward, and the model's own forward over parts of that (own_loss.py)."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from .layout import original_class, own_parameters
+from .tensor_trees import tensors_in
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def loss_of(output: Any) -> Any:
+    """What a model's output names its loss; None: nothing."""
+    return output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
+
+
+def _forms_a_loss(output: Any) -> bool:
+    """One number is a mean over the batch."""
+    return any(value.dim() == 0 and value.is_floating_point() for value in tensors_in(output))
+
+
+class Outputs:
+    """What the outermost called modules inside of the model gave in one forward, in the order of their calls."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, list[Any]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._of)
+
+    def keep(self, calls: list[tuple[nn.Module, Any]]) -> None:
+        for module, output in calls:
+            self._of.setdefault(id(module), []).append(output)
+
+    def replayed(self, module: nn.Module, part: Callable[[Any], Any]) -> nn.Module:
+        """The model, in which these modules give their outputs again, the part's rows alone. Its parameters are not called."""
+        bare = object.__new__(original_class(module))
+        state = bare.__dict__
+        state.update((key, value) for key, value in module.__dict__.items() if key != "forward")
+        state.update((hooks, OrderedDict()) for hooks in _HOOKS)
+        if id(module) in self._of:
+            following = iter(self._of[id(module)])
+            state["forward"] = lambda *_, **__: part(next(following))
+        else:
+            state["_modules"] = {name: self.replayed(child, part) for name, child in module._modules.items() if child is not None}
+        return bare
+
+
+class Layers:
+    """Keeps what the outermost called modules inside of a model give, and what the Transformers model in it takes and gives.
+
+    A module that forms a loss of the batch is computed again for each example: the Transformers model itself and what is around it by what is inside
+    of them, a criterion without parameters as it is."""
+
+    def __init__(self, whole: Any, model: Any):
+        self._whole, self._model = whole, model
+        self._around = set() if model is None else {id(each) for each in whole.modules() if any(inside is model for inside in each.modules())}
+        self._depth, self._outputs = 0, None
+        self._calls: list[tuple[nn.Module, Any]] = []
+        self._entered: list[int] = []  # how many calls there were before those of the modules around that are under way
+        self.args: tuple = ()
+        self.kwargs: dict = {}
+        self.loss: Any = None  # the model's own, of the last forward
+        self._handles: list = []
+
+    def _attach(self) -> None:
+        for module in self._whole.modules():
+            if module is not self._whole:
+                self._handles.append(module.register_forward_pre_hook(self._enter))
+                self._handles.append(module.register_forward_hook(self._leave, always_call=True))
+        if "forward" not in vars(self._model):  # no hook: PEFT calls the model's forward itself
+            self._model.forward = _Captured(self._model, self)
+
+    def begin(self, *, active: bool) -> None:
+        if active and not self._handles:
+            self._attach()
+        self._depth, self._outputs = 0, Outputs() if active else None
+        self._calls, self._entered = [], []
+        self.args, self.kwargs, self.loss = (), {}, None
+
+    def end(self) -> Outputs | None:
+        outputs, self._outputs = self._outputs, None
+        if outputs is not None:
+            outputs.keep(self._calls)
+        self._calls = []
+        return outputs
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        if isinstance(vars(self._model).get("forward") if self._model is not None else None, _Captured):
+            del self._model.forward
+
+    def took(self, args: tuple, kwargs: dict) -> None:
+        if self._outputs is not None:
+            self.args, self.kwargs = args, kwargs
+
+    def gave(self, output: Any) -> None:
+        if self._outputs is not None:
+            self.loss = loss_of(output)
+
+    def _enter(self, module: nn.Module, *_: Any) -> None:
+        if id(module) in self._around:
+            self._entered.append(len(self._calls))
+        else:
+            self._depth += 1
+
+    def _leave(self, module: nn.Module, _args: Any, output: Any) -> None:
+        around = id(module) in self._around
+        before = (self._entered.pop() if self._entered else 0) if around else len(self._calls)
+        self._depth -= not around
+        if self._outputs is None or self._depth != 0:
+            return
+        if _forms_a_loss(output) and (around or not any(list(own_parameters(each)) for each in module.modules())):
+            return
+        self._calls = [*self._calls[:before], (module, output)]
+
+    def __reduce__(self) -> tuple:
+        return Layers, (None, None)  # of a model that was copied, or saved whole
+
+
+class _Captured:
+    """Takes the place of a model's forward, while its loss is compared or computed example by example."""
+
+    def __init__(self, model: nn.Module, layers: Layers):
+        self._model, self._layers, self._forward = model, layers, model.forward
+        functools.update_wrapper(self, model.forward)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._layers.took(args, kwargs)
+        output = self._forward(*args, **kwargs)
+        self._layers.gave(output)
+        return output
+
+    def __reduce__(self) -> tuple:
+        return _plain_forward, (self._model,)
+
+
+def _plain_forward(module: nn.Module) -> Callable[..., Any]:
+    return types.MethodType(original_class(module).forward, module)
+
+
+__all__ = ["Layers", "Outputs", "loss_of"]
