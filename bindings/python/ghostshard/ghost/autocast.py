@@ -9,14 +9,15 @@ from collections.abc import Iterator
 import torch
 
 
-def _dtype(x: torch.Tensor) -> torch.dtype | None:
+def dtype_of(x: torch.Tensor) -> torch.dtype | None:
+    """What autocast rounds to where x is; None: it is off."""
     kind = x.device.type
     return torch.get_autocast_dtype(kind) if x.is_floating_point() and torch.is_autocast_enabled(kind) else None
 
 
 def in_lower_precision(x: torch.Tensor, *parameters: torch.Tensor | None) -> tuple:
     """x and parameters as autocast hands them to a linear layer or a convolution."""
-    dtype = _dtype(x)
+    dtype = dtype_of(x)
     if dtype is None or x.dtype == torch.float64:
         return (x, *parameters)
     return (x.to(dtype), *(None if p is None else p.detach().to(dtype) for p in parameters))
@@ -43,4 +44,4 @@ def state_of(x: torch.Tensor) -> tuple[str, torch.dtype, bool]:
     return kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
 
 
-__all__ = ["as_in", "in_lower_precision", "state_of", "without_autocast"]
+__all__ = ["as_in", "dtype_of", "in_lower_precision", "state_of", "without_autocast"]

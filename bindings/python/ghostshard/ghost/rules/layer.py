@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from ..autocast import dtype_of
 from ..layout import original_class, own_parameters
 from ..recording import RecordingEngine
 from ..rows import rows_in_arguments, rows_of_each
@@ -208,7 +209,8 @@ def same_output(found: torch.Tensor, expected: torch.Tensor) -> bool:
     one, two = _some_of(found), _some_of(expected)
     finite = one.isfinite() & two.isfinite()
     # Sums of a few thousand terms in another order.
-    near = max(1e-3, 8 * torch.finfo(found.dtype).eps) * torch.where(finite, two, 0).abs().max()
+    dtypes = {found.dtype, expected.dtype, dtype_of(found) or found.dtype}
+    near = max(1e-3, *(8 * torch.finfo(dtype).eps for dtype in dtypes)) * torch.where(finite, two, 0).abs().max()
     return bool(((torch.where(finite, one - two, 0)).abs() <= near).all())
 
 

@@ -16,7 +16,8 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from ..autocast import without_autocast
+from ..autocast import dtype_of, without_autocast
+from ..tensor_trees import mapped
 from .layer import ROWS_OF_UNITS, Layer, refuse_parts, register_rule
 
 _States = tuple[torch.Tensor, ...]  # (h,), or (h, c) of an LSTM, each [units, H]
@@ -42,8 +43,15 @@ def recurrent(layer: Layer, input: Any, hx: Any = None, state_init: Any = None) 
             f"{layer.name}: a recurrent layer's input must be the {units} units of this batch by steps by values (batch_first="
             f"{module.batch_first}), got {tuple(x.shape)}. {ROWS_OF_UNITS}"
         )
+    # Autocast rounds all that PyTorch's own layers compute with. Here what they give is rounded, and recorded rows are those that it comes from.
+    rounded = dtype_of(x) if isinstance(module, nn.RNNBase) and x.dtype != torch.float64 else None
     with without_autocast(x):
+        if rounded is not None:
+            wide = layer.value("weight_ih_l0").dtype
+            x, hx = x.to(wide), mapped(lambda each: each.to(wide), hx)
         x, states = _layers(layer, x, _first_states(module, x, hx), lengths, parts)
+        if rounded is not None:
+            x, states = x.to(rounded), tuple(each.to(rounded) for each in states)
     layer.compared = layer.compared or (module.dropout > 0 and module.training)  # whose own coins fall in another order
     if lengths is not None:
         # In the order of the input's rows: sorting anew may exchange units of one length.
