@@ -9,6 +9,7 @@ from launch import SUM_TOLERANCE
 from models import class_loss
 from private import Private
 from torch import nn
+from torch.nn import functional
 
 
 class Conv1D(nn.Module):
@@ -45,6 +46,50 @@ def test_a_namesake_is_computed_as_it_is_written(build):
     model, batch = build(), (torch.randn(5, 6), torch.randint(0, 3, (5,)))
     expected = oracle.clipped_sum(copy.deepcopy(model), class_loss, [batch], 0.5)
     assert oracle.worst_difference(Private(model, 0.5).step(class_loss, [batch]), expected) < SUM_TOLERANCE
+
+
+class Scaled(nn.Embedding):
+    def forward(self, ids):
+        return super().forward(ids) * 8**0.5
+
+
+class WithoutPadding(Scaled):
+    """Its padding row has a gradient like any other."""
+
+    def forward(self, ids):
+        return functional.embedding(ids, self.weight) * 2.0
+
+
+class Normalised(Scaled):
+    def forward(self, ids):
+        return functional.normalize(super().forward(ids), dim=-1)
+
+
+class Tied(nn.Module):
+    def __init__(self, kind, tied=True, **options):
+        super().__init__()
+        self.tokens, self.head = kind(11, 5, **options), nn.Linear(5, 11, bias=False)
+        if tied:
+            self.head.weight = self.tokens.weight
+
+    def forward(self, ids):
+        return self.head(torch.tanh(self.tokens(ids))).transpose(1, 2)
+
+
+SCALED = {
+    "tied": lambda: Tied(Scaled), "tied_with_padding": lambda: Tied(Scaled, padding_idx=10), "without_padding": lambda: Tied(WithoutPadding, tied=False, padding_idx=3),
+    "normalised": lambda: Tied(Normalised, tied=False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("build", SCALED.values(), ids=SCALED)
+def test_an_embedding_of_a_class_of_its_own(build):
+    torch.manual_seed(3)
+    model = build()
+    batches = [(ids := torch.randint(0, 11, (units, 6)), ids) for units in (5, 2)]
+    loss = lambda model, batch: functional.cross_entropy(model(batch[0]), batch[1], reduction="none").mean(1)
+    expected = oracle.clipped_sum(copy.deepcopy(model), loss, batches, 0.3)
+    assert oracle.worst_difference(Private(model, 0.3).step(loss, batches), expected) < SUM_TOLERANCE
 
 
 def test_transformers_own_are_known():

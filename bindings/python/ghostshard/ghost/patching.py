@@ -24,7 +24,7 @@ from .own_loss import OwnLoss
 from .provenance.opened import contents
 from .recording import RecordingEngine, anchor, made_by_a_layer
 from .rows import InOrder
-from .rules import BY_ROWS, WITH_CHILDREN, Layer, Rule, beside_children, instantiable, look_up_tables, per_example, refuse_computed_weights, rule_for, same_output, sharded_apart, taken_whole, tensor_parallel  # fmt: skip
+from .rules import BY_ROWS, WITH_CHILDREN, Layer, Rule, beside_children, instantiable, look_up_tables, per_example, refuse_computed_weights, rule_for, same_output, scaled_rule, sharded_apart, taken_whole, tensor_parallel  # fmt: skip
 from .shared import Shared, plain, shared
 from .spec_augment import masking, refuse_masks
 from .tensor_trees import mapped, tensors_in
@@ -201,6 +201,8 @@ class PatchedModel:
             if id(module) in covered or not (whole or list(own_parameters(module))):
                 continue
             rule = None if whole else rule_for(module)
+            if rule is None and engine.ranks.model_ranks == 1:
+                rule = scaled_rule(module)
             if _has_forward_of_its_own(module):
                 if any(parameter.requires_grad for _, parameter in own_parameters(module)):
                     raise ValueError(

@@ -7,6 +7,7 @@ graphs           layers of PyTorch Geometric, on graphs laid end to end
 recurrent        RNN, LSTM and GRU, as linear layers of each step
 any_layer        layers without a rule of their own, by torch.func: call (its arguments), skeleton (its forward), one_by_one
 beside_children  parameters that a module uses beside children that are sharded apart
+scaled_tables    embeddings of other classes, whose forward is a lookup times one number
 tables           embeddings whose weight a model reads as it is
 tensor_parallel  layers whose weights are cut over ranks
 """
@@ -15,12 +16,15 @@ from . import convolutions, graphs, recurrent  # noqa: F401 (they register thems
 from .any_layer import per_example
 from .beside_children import beside_children
 from .layer import Layer, Rule, register_rule, rule_for, same_output
-from .layers import BY_ROWS, affine
+from .layers import BY_ROWS as _BY_ROWS
+from .layers import affine
+from .scaled_tables import scaled_lookup, scaled_rule
 from .skeleton import instantiable, refuse_computed_weights, sharded_apart, taken_whole
 from .tables import look_up_tables
 
+BY_ROWS = _BY_ROWS | {scaled_lookup}
 WITH_CHILDREN = {per_example, recurrent.recurrent}  # rules that answer for the layers inside of theirs
 
 __all__ = [
-    "BY_ROWS", "WITH_CHILDREN", "Layer", "Rule", "affine", "beside_children", "instantiable", "look_up_tables", "per_example", "refuse_computed_weights", "register_rule", "rule_for", "same_output", "sharded_apart", "taken_whole",
+    "BY_ROWS", "WITH_CHILDREN", "Layer", "Rule", "affine", "beside_children", "instantiable", "look_up_tables", "per_example", "refuse_computed_weights", "register_rule", "rule_for", "same_output", "scaled_rule", "sharded_apart", "taken_whole",
 ]  # fmt: skip
