@@ -3,11 +3,13 @@
 import pytest
 import torch
 from models import CASES, Language, class_loss, next_token_loss
-from private import Private
+from private import Private, hand_out
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, TensorDataset
 
+from ghostshard import PrivacyEngine
 from ghostshard.ghost.loss import PrivateLoss
 
 
@@ -137,3 +139,60 @@ def test_reentrant_checkpointing_says_what_to_do():
     with pytest.raises(RuntimeError, match="nothing can be released twice"):
         private.released()
     Private(CheckpointedAnew(False), 1.0).step(class_loss, [batch])
+
+
+class TimeFirst(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.inner, self.layer, self.out = nn.Linear(4, 8), layer, nn.Linear(8, 3)
+
+    def forward(self, x):
+        h = self.inner(x).transpose(0, 1)
+        found = self.layer(h, h, h) if isinstance(self.layer, nn.MultiheadAttention) else self.layer(h)
+        return self.out((found[0] if isinstance(found, tuple) else found).mean(0))
+
+
+TIME_FIRST = {
+    "attention": lambda: nn.MultiheadAttention(8, 2),
+    "encoder": lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0), 1, enable_nested_tensor=False),
+}
+
+
+@pytest.mark.parametrize("places", [5, 7])
+@pytest.mark.parametrize("build", TIME_FIRST.values(), ids=TIME_FIRST)
+def test_a_layer_that_takes_time_first_is_told_what_it_needs(build, places):
+    private = Private(TimeFirst(build()), 1.0)
+    with pytest.raises((ValueError, RuntimeError), match="It takes time first: build it with batch_first=True"):
+        private.backward(class_loss, (torch.randn(5, places, 4), torch.randint(0, 3, (5,))))
+
+
+def made_private():
+    data, model = TensorDataset(torch.randn(40, 6), torch.randint(0, 3, (40,))), nn.Sequential(nn.Linear(6, 3))
+    return PrivacyEngine(accountant="rdp").make_private(
+        module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), data_loader=DataLoader(data, batch_size=8), noise_multiplier=1.0,
+        max_grad_norm=1.0, grad_sample_mode="ghost",
+    )  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:no ledger")
+def test_a_batch_from_which_examples_were_dropped():
+    module, _, criterion, loader = made_private()
+    hand_out(loader, 4)
+    with pytest.raises(ValueError, match=r"over 2 units.*torch\.utils\.data\.Subset"):
+        criterion(module(torch.randn(2, 6)), torch.zeros(2, dtype=torch.long)).backward()
+
+
+@pytest.mark.filterwarnings("ignore:no ledger")
+def test_another_model_trains_through_a_frozen_one_between_hooks():
+    module, _, criterion, loader = made_private()
+    hand_out(loader, 4)
+    module.requires_grad_(False)
+    generator = nn.Linear(2, 6)
+    with pytest.raises(ValueError, match=r"between disable_hooks\(\) and enable_hooks\(\)"):
+        module(generator(torch.randn(4, 2)))
+    module.disable_hooks()
+    module(generator(torch.randn(4, 2))).sum().backward()
+    module.enable_hooks()
+    module.requires_grad_(True)
+    assert generator.weight.grad.abs().sum() > 0
+    criterion(module(torch.randn(4, 6)), torch.zeros(4, dtype=torch.long)).backward()

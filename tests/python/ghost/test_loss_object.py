@@ -211,6 +211,9 @@ def test_torch_functions_of_it():
     for made in (torch.tensor(2.0) * loss, torch.mul(loss, 2.0), torch.add(loss, loss), torch.tensor(0.0) + loss + loss):
         assert abs(made.item() - 2 * loss.item()) < 1e-6
     assert abs((torch.tensor(1.0) - loss).item() - (1 - loss.item())) < 1e-6
+    with pytest.raises(TypeError, match=r"of several, sum\(losses\) / len\(losses\)"):
+        torch.stack([loss, loss])
+    assert abs((sum([loss, loss]) / 2).item() - loss.item()) < 1e-6
     for refused in (lambda: torch.stack([loss]), lambda: torch.exp(loss), lambda: loss**2, lambda: 1 / loss, lambda: torch.tensor(1.0) / loss):
         with pytest.raises(TypeError, match="has no gradient of one example"):
             refused()

@@ -39,6 +39,8 @@ class ReadsLikeANumber:
                 return operation(one, other)
             if operation in _REVERSED:
                 return getattr(other, _REVERSED[operation])(one)
+        if name in ("stack", "cat"):
+            raise TypeError(NO_FUNCTION.format(f"torch's {name}()") + ": of several, sum(losses) / len(losses)")
         raise TypeError(NO_FUNCTION.format(f"torch's {name}()"))
 
     def __pow__(self, other: Any) -> Any:

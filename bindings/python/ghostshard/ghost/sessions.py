@@ -60,7 +60,10 @@ class Sessions:
             ranks.follow(layout)
         self.drop()
         if not any(trainable):
-            raise ValueError("the model has no trainable parameter")
+            raise ValueError(
+                "the model has no trainable parameter. A turn that trains another model through this one, as a GAN's generator through its discriminator, "
+                "stands between disable_hooks() and enable_hooks() of what make_private() returned first"
+            )
         if ranks.device.type == "cpu" and os.environ.get("GHOSTSHARD_SYSTEM_HEAP", "0") == "0":
             _native.load("engine").reuse_host_memory()  # of the whole process: fsdp/host_memory.h
         self.now = self.run.make_session(

@@ -221,7 +221,7 @@ class DrawnBatches:
                 f"this backward is over {units} units, but the private loader's batch has {drawn} examples: each example must "
                 "be one unit, and each batch goes backward whole. Several rows of one example (crops, turns, "
                 "x.view(-1, d)) stay together in [examples, rows, ...], or units=[rows] in the model's call says whose each "
-                f"row is. To cut batches use accumulation_steps= or a BatchMemoryManager. If this is no batch of that loader: "
+                f"row is. A collate_fn drops no examples: leave those that it cannot use out of the data set (torch.utils.data.Subset). To cut batches use accumulation_steps= or a BatchMemoryManager. If this is no batch of that loader: "
                 f"{OWN}"
             )
         self.provenance.check(losses, self._waiting[0])

@@ -15,7 +15,7 @@ from ..recording import ANCHOR, anchor
 from ..shared import shared
 from ..tensor_trees import mapped, refilled, tensors_in
 from .call import Call
-from .layer import Layer, local, refuse_parts, same_output
+from .layer import Layer, local, refuse_parts, same_output, time_first
 from .one_by_one import Buffers, Coins, of_each_unit, outputs_of_each_unit
 from .skeleton import no_way_back, skeleton
 
@@ -160,7 +160,7 @@ def _compare(layer: Layer, found: list[torch.Tensor], expected: list[torch.Tenso
         raise RuntimeError(
             f"{layer.name} ({original_class(layer.module).__name__}) gives an example alone another output than in its batch: it "
             "mixes examples, keeps a state, or takes a tensor that all share for one of the units. Register a rule for it "
-            "(ghostshard.register_rule)"
+            f"(ghostshard.register_rule){time_first(layer)}"
         )
     layer.compared = True
 

@@ -10,7 +10,7 @@ from ..layout import original_class
 from ..rows import of_places
 from ..shared import Shared, plain
 from ..tensor_trees import constants_in, refilled, tensors_in
-from .layer import Layer
+from .layer import Layer, time_first
 
 # A layer may also get these, which no example is in.
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, slice, range, Enum, torch.dtype, torch.device, torch.layout)
@@ -45,7 +45,7 @@ class Call:
             if i not in self.batched and value.requires_grad:
                 raise ValueError(
                     f"{self.kind}: the first extent of every input must be that of the {self.units} units of this batch, got "
-                    f"{tuple(value.shape)}; only a tensor without a gradient may be shared by all units"
+                    f"{tuple(value.shape)}; only a tensor without a gradient may be shared by all units{time_first(layer)}"
                 )
 
     def _shared(self, i: int, value: torch.Tensor) -> bool:

@@ -191,6 +191,12 @@ def refuse_parts(layer: Layer) -> None:
         )
 
 
+def time_first(layer: Layer) -> str:
+    """What to do, if the layer is one that takes time first, as PyTorch's attention and recurrent layers do by default; "" if not."""
+    given = any(getattr(module, "batch_first", True) is False for module in layer.module.modules())
+    return ". It takes time first: build it with batch_first=True and hand it [examples, time, values]" if given and layer.engine.batch_first else ""
+
+
 def local(value: Any) -> Any:
     return value.detach().to_local() if isinstance(value, DTensor) else value
 
@@ -256,4 +262,4 @@ def rule_for(module: nn.Module) -> Rule | None:
     return None
 
 
-__all__ = ["Layer", "Rule", "local", "refuse_parts", "register_rule", "rule_for", "same_output"]
+__all__ = ["Layer", "Rule", "local", "refuse_parts", "register_rule", "rule_for", "same_output", "time_first"]

@@ -12,6 +12,7 @@ from torch import nn
 
 from ..tensor_trees import tensors_in
 from .call import Call
+from .layer import time_first
 from .skeleton import skeleton
 
 
@@ -171,7 +172,7 @@ def _first_that_works(call: Call, mapped: Callable, looped: Callable, coins_agai
     except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError) as error:
         raise ValueError(
             f"{call.kind} has no rule and cannot be computed one example at a time ({' '.join(str(error).split())[:200]}): register a "
-            "rule for it (ghostshard.register_rule), or freeze it" + (" (of a speech model, by model.freeze_feature_encoder())" if "leaf variables" in str(error) else "")
+            "rule for it (ghostshard.register_rule), or freeze it" + (" (of a speech model, by model.freeze_feature_encoder())" if "leaf variables" in str(error) else "") + time_first(layer)
         ) from error
     layer.looped = True  # from here on
     return found

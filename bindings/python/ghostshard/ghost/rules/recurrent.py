@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from ..autocast import dtype_of, without_autocast
 from ..tensor_trees import mapped
-from .layer import ROWS_OF_UNITS, Layer, refuse_parts, register_rule
+from .layer import ROWS_OF_UNITS, Layer, refuse_parts, register_rule, time_first
 
 _States = tuple[torch.Tensor, ...]  # (h,), or (h, c) of an LSTM, each [units, H]
 
@@ -41,7 +41,7 @@ def recurrent(layer: Layer, input: Any, hx: Any = None, state_init: Any = None) 
     if x.dim() != 3 or x.shape[0] != units * parts:
         raise ValueError(
             f"{layer.name}: a recurrent layer's input must be the {units} units of this batch by steps by values (batch_first="
-            f"{module.batch_first}), got {tuple(x.shape)}. {ROWS_OF_UNITS}"
+            f"{module.batch_first}), got {tuple(x.shape)}{time_first(layer) or f'. {ROWS_OF_UNITS}'}"
         )
     # Autocast rounds all that PyTorch's own layers compute with. Here what they give is rounded, and recorded rows are those that it comes from.
     rounded = dtype_of(x) if isinstance(module, nn.RNNBase) and x.dtype != torch.float64 else None
