@@ -182,7 +182,17 @@ class ContrastiveAround(Around):
         return functional.cross_entropy(logits @ logits.T, torch.arange(len(logits)))
 
 
+class ParameterBeside(Around):
+    def __init__(self):
+        super().__init__()
+        self.temperature = torch.nn.Parameter(torch.ones(()))
+
+    def loss(self, logits, labels, inner):
+        return functional.cross_entropy(logits * self.temperature, labels)
+
+
 JOINT = {
+    "parameter_beside_layers": (ParameterBeside, "make each of these parameters one of a small nn.Module"),
     "contrastive": (lambda: bert(Contrastive), "no mean of its examples"),
     "contrastive_around": (ContrastiveAround, "no mean of its examples"),
 }  # fmt: skip

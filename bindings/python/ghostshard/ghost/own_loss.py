@@ -25,6 +25,7 @@ from .layout import original_class
 from .listed import Path, mapped_units, picked
 from .own_layers import Layers, Outputs, loss_of
 from .packing import unwrapped
+from .shared import Shared
 from .tensor_trees import tensors_in
 from .transformers_losses import logits_of, loss_of_transformers, per_example_form, targets_of_transformers
 
@@ -84,6 +85,11 @@ class OwnLoss:
             raise ValueError(
                 "labels with return_dict=False, or a forward that returns a tuple: the model's loss needs its output by name. Return a ModelOutput or a dict with "
                 "loss and logits, or leave labels out and pass logits to the criterion that make_private returned"
+            )
+        if isinstance(own, Shared):
+            raise ValueError(
+                f"{type(self._model).__name__} has parameters of its own beside its layers, so that all of it counts as one layer, whose loss of the batch is not told apart "
+                f"example by example: make each of these parameters one of a small nn.Module that is called. {_OTHER}"
             )
         if self._by_form is not False and self._has_form(given, output):
             losses = loss_of_transformers(self._transformer, output, given.labels, reduction, given.packing)
