@@ -106,3 +106,32 @@ def test_a_number_of_places_is_no_constant():
             for data.longest in (9, 7, 5, 8, 6):
                 steps(loss, (*run, [next(batches)]), 1)
         assert data.longest == 5
+
+
+class Translation(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.e, self.o = nn.Embedding(V, H), nn.Linear(H, V)
+
+    def forward(self, source, target):
+        there = (source > 0).float()[..., None]
+        return self.o(self.e(target) + ((self.e(source) * there).sum(1) / there.sum(1))[:, None])
+
+
+def in_pairs(examples):
+    """Sources and targets have lengths of their own."""
+    targets = [x.flip(0).repeat(2)[: 2 + int(x.sum()) * 7 % 15] for x, _ in examples]
+    return {"x": right(examples)["x"], "target": nn.utils.rnn.pad_sequence(targets, batch_first=True)}
+
+
+def shifted_in_the_loop(module, criterion, batch):
+    y = batch["target"]
+    return criterion(module(batch["x"], y[:, :-1]).reshape(-1, V), y[:, 1:].reshape(-1))
+
+
+def test_one_of_two_lengths_is_shifted_in_the_loop(monkeypatch):
+    monkeypatch.setattr("ghostshard.loaders.collate_check._AGAIN", 1)
+    monkeypatch.setattr("ghostshard.ghost.checks.gradients._PADDED_AGAIN", 1)
+    with pytest.raises(RuntimeError, match=REFUSED):
+        steps(shifted_in_the_loop, run_of(Translation(), in_pairs, data=Varied()), 24)
+    steps(shifted_in_the_loop, run_of(Translation(), in_pairs, nn.CrossEntropyLoss(ignore_index=0), data=Varied()), 8)

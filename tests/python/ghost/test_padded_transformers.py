@@ -27,6 +27,33 @@ def t5():
     return transformers.T5ForConditionalGeneration(config)
 
 
+def bart():
+    torch.manual_seed(1)
+    config = transformers.BartConfig(
+        vocab_size=V, d_model=8, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=8, decoder_ffn_dim=8,
+        max_position_embeddings=32, pad_token_id=0, bos_token_id=2, eos_token_id=3, decoder_start_token_id=3, forced_eos_token_id=None,
+    )  # fmt: skip
+    return transformers.BartForConditionalGeneration(config)
+
+
+def llama():
+    """Its table has zeros for padding, and what sees them alone gives logits of zeros."""
+    torch.manual_seed(1)
+    config = transformers.LlamaConfig(
+        vocab_size=V, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, intermediate_size=8, max_position_embeddings=16, pad_token_id=0
+    )
+    return transformers.LlamaForCausalLM(config)
+
+
+def but_the_first(collate):
+    def collated(examples):
+        batch = collate(examples)
+        first = batch["attention_mask"].cumsum(1) == 1
+        return batch | {"labels": batch["labels"].masked_fill(first, -100)}
+
+    return collated
+
+
 def with_labels(collate, ignored):
     def collated(examples):
         batch = collate(examples)
@@ -45,19 +72,34 @@ def with_classes(*, masked):
     return collated
 
 
-def in_pairs(examples):
+def in_pairs(examples, ignored=True):
     """Sources and targets have lengths of their own."""
     batch = with_labels(right, True)(examples)
     targets = pad_sequence([x.flip(0)[: 2 + int(x.sum()) % 5] for x, _ in examples], batch_first=True)
-    return batch | {"labels": targets.masked_fill(targets == 0, -100)}
+    return batch | {"labels": targets.masked_fill(targets == 0, -100) if ignored else targets}
+
+
+def in_counted_pairs(examples):
+    return in_pairs(examples, ignored=False)
+
+
+def twice(examples):
+    """Targets are twice as long as sources."""
+    batch = with_labels(right, True)(examples)
+    return batch | {"labels": pad_sequence([x.repeat(2) for x, _ in examples], batch_first=True)}
 
 
 TRANSFORMERS_REFUSED = {
     "gpt2, padding is a target": (gpt2, with_labels(right, False)), "gpt2, on the left without positions": (gpt2, with_labels(left, True)),
+    "llama, on the left, the first token counts": (llama, with_labels(left, True)),
+    "t5, padding is a target": (t5, with_labels(right, False)), "t5 in pairs, padding is a target": (t5, in_counted_pairs), "t5, twice": (t5, twice),
+    "bart, padding is a target": (bart, with_labels(right, False)), "bart in pairs, padding is a target": (bart, in_counted_pairs), "bart, twice": (bart, twice),
     "bert without a mask": (bert, with_classes(masked=False)),
 }  # fmt: skip
 TRANSFORMERS_TAKEN = {
     "gpt2": (gpt2, with_labels(right, True)), "bert": (bert, with_classes(masked=True)), "t5": (t5, with_labels(right, True)), "t5 in pairs": (t5, in_pairs),
+    "bart": (bart, with_labels(right, True)), "bart in pairs": (bart, in_pairs), "llama": (llama, with_labels(right, True)),
+    "llama on the left, but for the first token": (llama, but_the_first(with_labels(left, True))),
 }  # fmt: skip
 
 
@@ -86,3 +128,14 @@ def test_outputs_that_nobody_takes_may_have_gradients(model, monkeypatch):
     made = model()
     made.config._attn_implementation, made.config.output_attentions, made.config.output_hidden_states = "eager", True, True
     steps(of_the_model, run_of(made, with_classes(masked=True) if model is bert else with_labels(right, True)), 4)
+
+
+def test_a_loss_that_does_not_go_backward_may_follow_padding(monkeypatch):
+    """Labels of 0 at padding, for a loss that the loop leaves aside."""
+    monkeypatch.setattr("ghostshard.loaders.collate_check._AGAIN", 1)
+    monkeypatch.setattr("ghostshard.ghost.checks.gradients._PADDED_AGAIN", 1)
+
+    def of_logits(module, criterion, batch):
+        return criterion(module(**batch).logits[:, :-1].transpose(1, 2), batch["labels"][:, 1:])
+
+    steps(of_logits, run_of(gpt2(), with_labels(right, False), torch.nn.CrossEntropyLoss(ignore_index=0)), 4)

@@ -39,6 +39,7 @@ class Inputs:
     earlier: list[Inputs] = field(default_factory=list)  # of the forwards before it in the same microbatch
     finding: Any = None  # of provenance, as it is in the graph of the outputs
     token: Callable[[], Any] = lambda: None  # gives something as long as a graph holds an output
+    own_losses: Any = None  # of checks/criterions.py, if the model formed its own
     padding_was_compared: set[int] = field(default_factory=set)  # axes by outputs_follow(), which may find no output to compare
     pooled: bool = True  # no output has places of the batch's axes: found by outputs_follow()
     padded_outputs: dict[int, list[Any]] = field(default_factory=dict)  # that have places: found by outputs_follow()

@@ -222,7 +222,7 @@ class GhostEngine:
         try:
             with self._gate.watched():
                 if (attribution := self.sessions.attribution) is not None:
-                    repeats = [Repeat(self.model, self._patches.again, each, self.ranks.device, self._communicates) for each in forwards]
+                    repeats = [Repeat(self.model, self._patches.again, each, self.ranks.device, self._communicates, own_loss=self._patches.own_loss) for each in forwards]
                     attribution(session, loss_per_unit, repeats, new=bool(news & _LOOKS))
                 if not session.open:
                     self._begun_with = self.run.begin_logical_batch(session, self._gate.batches)

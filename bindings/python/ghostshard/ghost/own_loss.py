@@ -44,6 +44,7 @@ class OwnLoss:
         self._sure = False  # examples were compared with themselves alone
         self._pending: Inputs | None = None  # a batch whose examples must be compared
         self._may_form_one = True  # of other arguments than labels
+        self._reduction = "mean"
         self._rounding = 0.0  # of the outputs' dtype
         self._former: Any = transformer  # the model whose forward forms the loss: transformer, or what is around it
         self._layers = Layers(model, transformer)
@@ -76,7 +77,7 @@ class OwnLoss:
         own = loss_of(output) if isinstance(output, dict) else None
         if self._model is self._transformer:
             self._layers.gave(output)
-        outputs = self._layers.end()
+        outputs, self._reduction = self._layers.end(), reduction
         if given.labels is None and not (isinstance(own, torch.Tensor) and own.requires_grad and own.dim() == 0):
             self._may_form_one = False
             self._layers.remove()
@@ -116,6 +117,18 @@ class OwnLoss:
             self._pending = given
         losses = self._one_by_one(outputs, given, own)
         return _Beside.apply(losses, *(value for value in tensors_in(output) if value.requires_grad))
+
+    def again(self, given: Inputs, forward: Callable[..., Any]) -> tuple[Any, torch.Tensor | None]:
+        """The output of a forward that records nothing, of other arguments in the place of the last one's, and its losses as losses() gave them."""
+        by_form = self._by_form is not False
+        self._layers.begin(active=not by_form)
+        try:
+            output = forward(*given.args, **given.kwargs)
+        finally:
+            outputs = self._layers.end()
+        if by_form:
+            return output, loss_of_transformers(self._transformer, output, given.labels, self._reduction, given.packing)
+        return output, self._one_by_one(outputs, given, None) if outputs else None
 
     def _has_form(self, given: Inputs, output: Any) -> bool:
         logits = logits_of(output)

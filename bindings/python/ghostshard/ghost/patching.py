@@ -13,6 +13,7 @@ from torch import nn
 
 from . import batch, packing
 from .adapters import adapters_are_off
+from .checks.criterions import leave_own_losses_beside
 from .checks.guard import Guard, warn_of_uncovered
 from .checks.padded_gradients import nodes_of
 from .checks.padding import padding_of
@@ -339,6 +340,7 @@ class PatchedModel:
         if losses is None:
             return self._give_back(output)
         self._mark(losses)
+        given.own_losses = leave_own_losses_beside(losses)
         output = self._give_back(output, logits_of(output))
         output["loss"] = PrivateLoss(engine, losses, engine.loss_reduction)
         if hasattr(output, "move_to_end"):

@@ -25,7 +25,7 @@ from .state import Attributes, State, alike
 from .values import APART, CARRIED, MIXED, MODELS_OWN, PADDED, UNKNOWN
 
 _TOSSES = 32  # of a criterion's coins, which may be rare
-_MARK = "ghostshard: criterion"
+_MARK, _OWN_LOSSES = "ghostshard: criterion", "ghostshard: own losses"
 # Each loss follows from its own place alone.
 _OF_TORCH = {
     nn.L1Loss, nn.MSELoss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCEWithLogitsLoss, nn.BCELoss, nn.NLLLoss, nn.CrossEntropyLoss, nn.KLDivLoss,
@@ -45,16 +45,33 @@ def leave_call_beside(
 
 def criterions_under(losses: torch.Tensor) -> list[Call]:
     """Calls whose losses these follow from."""
-    found: list[Call] = []
+    return _under(losses, _MARK)
+
+
+def leave_own_losses_beside(losses: torch.Tensor) -> Any:
+    """For own_losses_under(), which gives this again: these are losses that a model formed of labels (own_loss.py)."""
+    token = object()
+    if losses.grad_fn is not None:
+        losses.grad_fn.metadata[_OWN_LOSSES] = token
+    return token
+
+
+def own_losses_under(losses: torch.Tensor) -> list[Any]:
+    return _under(losses, _OWN_LOSSES)
+
+
+def _under(losses: torch.Tensor, mark: str) -> list[Any]:
+    """What was left beside those that these follow from."""
+    found: list[Any] = []
     waiting, seen = [losses.grad_fn], set()
     while waiting:
         node = waiting.pop()
         if node is None or node in seen:
             continue
         seen.add(node)
-        call = node.metadata.get(_MARK)
-        if call is not None:
-            found.append(call)
+        left = node.metadata.get(mark)
+        if left is not None:
+            found.append(left)
         else:
             waiting.extend(following for following, _ in node.next_functions)
     return found
@@ -309,4 +326,4 @@ def _is_of_torch(criterion: Any) -> bool:
     return type(criterion) in _OF_TORCH and not ("forward" in vars(criterion) or criterion._forward_hooks or criterion._forward_pre_hooks)
 
 
-__all__ = ["Call", "criterions_under", "leave_call_beside"]
+__all__ = ["Call", "criterions_under", "leave_call_beside", "leave_own_losses_beside", "own_losses_under"]

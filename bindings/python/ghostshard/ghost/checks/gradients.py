@@ -22,6 +22,7 @@ import random
 import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ from torch import nn
 
 from ...lost_ranks import answered
 from ..provenance import functions_under
-from .criterions import criterions_under
+from .criterions import criterions_under, own_losses_under
 from .padded_gradients import PaddedGradients
 from .padding import settled_axes
 from .state import State
@@ -127,7 +128,8 @@ class AttributionCheck:
         coins.again()
         scaled = not undecided and any(_other_mass(masses[u not in half][u], masses[2][u]) for u in range(units))
         chosen = torch.tensor([u in half for u in range(units)], dtype=torch.bool)
-        looked_at = self._some_of(repeats, units, packed=packed, seed=seed)
+        own = own_losses_under(losses)
+        looked_at = [each if each.inputs.own_losses in own else replace(each, own_loss=None) for each in self._some_of(repeats, units, packed=packed, seed=seed)]
         if looked_at:
             output = max(each.reaches_others(chosen, self._highest) for each in looked_at)
         padded = [PaddedGradients(each.inputs.outputs, each.inputs.padded_outputs) for each in looked_at]
@@ -195,7 +197,7 @@ class AttributionCheck:
                 "was kept"
             )
         if PADDED in (output, loss):
-            raise RuntimeError(_PADDED.format("outputs changed" if output == PADDED else "losses changed"))
+            raise RuntimeError(_PADDED.format("outputs, or losses of its own, changed" if output == PADDED else "losses changed"))
         if output == UNKNOWN:
             raise RuntimeError(
                 "whether the model keeps its examples apart cannot be told, because it takes no other inputs in the place of some of them "

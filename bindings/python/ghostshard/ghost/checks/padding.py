@@ -12,25 +12,25 @@ from __future__ import annotations
 import functools
 import itertools
 import random
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 
 from ...loaders.padding import Axis
 from ..listed import picked
 from ..provenance import Drawn
 from ..provenance.opened import contents
-from ..tensor_trees import mapped, tensors_in
+from ..tensor_trees import tensors_in
 from .differences import differ, dim_of_rows, on_a_log_scale
+from .without_coins import without_coins
 
 _NEAR = 2  # places by which a loop shortens or lengthens a sequence
 _SHIFTS = (0, -1, 1, -2)  # of a sequence that predicts its next element, or has one more at its beginning
+_OWN_LOSSES = -1  # their number among outputs
 _MARGIN = 2  # places at an example's end that also see what comes after it, where several make one
 
 
@@ -196,7 +196,7 @@ def outputs_follow(repeat: Any, before: Sequence[Any], number: int) -> bool:
     along."""
     inputs, (cut, fit) = repeat.inputs, _cut_and_fit(repeat, number)
     outputs = functools.partial(_outputs, repeat, before, cut, fit)
-    with _as_in_training(repeat.model) as computed:
+    with without_coins(repeat.model) as computed:
         as_given, again, short = outputs(), outputs(coins=1), outputs(shorter=True)
     if cut is None or fit is None or as_given.keys() != short.keys():
         return False
@@ -209,7 +209,7 @@ def outputs_follow(repeat: Any, before: Sequence[Any], number: int) -> bool:
             told = next(each for each in inputs.padding if each.extent == axis.of)
             inputs.padded_outputs.setdefault(place, []).append(PaddedOutput(places, told, whole.shape[1:], not bool(beyond.any())))
     whole, once_more, cut_short = (list(each.values()) for each in (as_given, again, short))
-    tells = any(each.numel() and bool(each.max() > each.min()) for each in whole)  # not a head of zeros
+    tells = any(each.numel() and bool(each.max() > each.min()) for place, each in as_given.items() if place != _OWN_LOSSES)  # not a head of zeros
     compared = tells and not cut.differs(whole, once_more)
     inputs.padding_was_compared |= {number} if compared else set()
     return compared and cut.differs(whole, cut_short, computed.eps)  # sums over other extents round otherwise
@@ -219,7 +219,7 @@ def coins_move_outputs(repeat: Any, before: Sequence[Any], number: int) -> bool:
     """Whether outputs of the shorter units are others with other coins, which may be rare (a word in a hundred that is left out), or if values are rounded
     another way, which saturated attention in 16 bits may blow up to any size: sums over other extents are. Six forwards."""
     cut, fit = _cut_and_fit(repeat, number)
-    with _as_in_training(repeat.model) as computed:
+    with without_coins(repeat.model) as computed:
         as_given, *others = (list(_outputs(repeat, before, cut, fit, coins=coins).values()) for coins in (0, 2, 3, 4))
         with computed.rounded_otherwise():
             rounded = [list(_outputs(repeat, before, cut, fit).values()) for _ in range(2)]
@@ -244,7 +244,8 @@ def _cut_and_fit(repeat: Any, number: int) -> tuple[Cut | None, tuple[int, int] 
     cut = cuts_of(inputs.padding)[number]
     if cut is None:
         return None, None
-    given = [(value, repeat.extent_of_units(value, inputs.units)) for value in tensors_in((inputs.args, inputs.kwargs))]
+    labels = None if repeat.own_loss is None else inputs.labels
+    given = [(value, repeat.extent_of_units(value, inputs.units)) for value in tensors_in((inputs.args, inputs.kwargs, labels))]
     fit = cut.fit(extent for value, dim in given if dim >= 0 for extent in _extents(value, dim))
     return cut, fit
 
@@ -252,7 +253,7 @@ def _cut_and_fit(repeat: Any, number: int) -> tuple[Cut | None, tuple[int, int] 
 def _outputs(
     repeat: Any, before: Sequence[Any], cut: Cut | None, fit: tuple[int, int] | None, *, shorter: bool = False, coins: int = 0
 ) -> dict[int, torch.Tensor]:
-    """Of the shorter units, by their numbers in the output, with the units first."""
+    """Of the shorter units, by their numbers in the output, with the units first; the model's own losses too, if these go backward."""
     inputs = repeat.inputs
 
     def take(value: torch.Tensor) -> torch.Tensor:
@@ -267,67 +268,16 @@ def _outputs(
     if coins:
         toss(coins)
     args, kwargs = repeat.with_units(take, lambda each: each if cut is None or fit is None else picked(each, cut.units.tolist()))
-    output = repeat.once(*args, **kwargs)
-    units = 0 if cut is None else len(cut.units)
+    units, losses = 0 if cut is None else len(cut.units), None
+    if cut is None or fit is None or repeat.own_loss is None:
+        output = repeat.once(*args, **kwargs)
+    else:
+        examples, labels = (None if each is None else take(each) for each in (inputs.examples, inputs.labels))
+        given = replace(inputs, args=args, kwargs=kwargs, examples=examples, labels=labels)
+        output, losses = repeat.own_loss.again(given, repeat.once)
     rows = [(number, each, dim_of_rows(each, inputs.dim, units)) for number, each in enumerate(contents(output)) if each.is_floating_point()]
+    rows += [] if losses is None else [(_OWN_LOSSES, losses, 0)]
     return {number: on_a_log_scale(each).to(each.dtype).movedim(dim, 0) for number, each, dim in rows if dim is not None}
-
-
-class _Computed:
-    """In which precision modules are called."""
-
-    eps = 0.0
-
-    def __init__(self, modules: Sequence[nn.Module]):
-        self.modules = modules
-
-    @contextmanager
-    def rounded_otherwise(self) -> Iterator[None]:
-        """Every module's outputs are others by up to a unit in their last place, from coins of their own; but for infinities, masks and whole numbers
-        (lengths, places), which are as they are in any rounding."""
-        generators: dict[torch.device, torch.Generator] = {}
-
-        def shake(value: torch.Tensor) -> torch.Tensor:
-            if not value.is_floating_point() or isinstance(value, (DTensor, nn.Parameter)):
-                return value
-            generator = generators.setdefault(value.device, torch.Generator(value.device).manual_seed(0))
-            units, number = torch.empty(value.shape, device=value.device).uniform_(-1, 1, generator=generator), torch.finfo(value.dtype)
-            fraction = value.isfinite() & (value != value.round())  # so no mask of -1e9, or of the least number, which would become infinite
-            return torch.where(fraction, (value * (1 + units * number.eps)).to(value.dtype), value)
-
-        handles = [module.register_forward_hook(lambda _module, _args, output: mapped(shake, output)) for module in self.modules]
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
-
-    def __call__(self, _module: nn.Module, args: tuple) -> None:
-        dtypes = [value.dtype for value in tensors_in(args) if value.is_floating_point()]
-        dtypes += [torch.get_autocast_dtype(kind) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
-        self.eps = max([self.eps, *(torch.finfo(dtype).eps for dtype in dtypes)])
-
-
-@contextmanager
-def _as_in_training(model: nn.Module) -> Iterator[_Computed]:
-    """Without dropout, and without the attention that torch takes in evaluation, which puts zeros at padded places."""
-    compiled = any("_orig_mod" in module._modules or module._compiled_call_impl is not None for module in model.modules())
-    computed = _Computed([] if compiled else list(model.modules()))
-    if compiled:  # it would be compiled again, with hooks
-        computed.eps = torch.finfo(torch.bfloat16).eps
-    handles = [module.register_forward_pre_hook(computed) for module in computed.modules]
-    training = [module for module in model.modules() if module.training]
-    fast = torch.backends.mha.get_fastpath_enabled()
-    model.eval()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield computed
-    finally:
-        for handle in handles:
-            handle.remove()
-        torch.backends.mha.set_fastpath_enabled(fast)
-        for module in training:
-            module.training = True
 
 
 def _extents(value: torch.Tensor, but: int) -> list[int]:

@@ -40,6 +40,7 @@ class Repeat:
     communicates: bool = False  # a forward does
     refusals: list[str] = field(default_factory=list)  # of the model, if it took no other inputs
     places: tuple[torch.Tensor, ...] = ()  # arguments that stay in every exchange, beside those that look like places
+    own_loss: Any = None  # forms the losses that go backward (own_loss.py), if they are the model's own
     in_step: InStep | None = None  # of a forward that communicates, within reaches_others()
 
     def reaches_others(self, chosen: torch.Tensor, highest: Callable[[list[int]], list[int]] = list) -> int:
