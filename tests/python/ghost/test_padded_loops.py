@@ -135,3 +135,82 @@ def test_one_of_two_lengths_is_shifted_in_the_loop(monkeypatch):
     with pytest.raises(RuntimeError, match=REFUSED):
         steps(shifted_in_the_loop, run_of(Translation(), in_pairs, data=Varied()), 24)
     steps(shifted_in_the_loop, run_of(Translation(), in_pairs, nn.CrossEntropyLoss(ignore_index=0), data=Varied()), 8)
+
+
+def by_lengths(*, outputs=lambda out: out):
+    """The criterion gets lengths, and makes the mask."""
+
+    def loss(module, criterion, batch):
+        return criterion(outputs(module(batch["x"])), batch["y"], batch["mask"].sum(1))
+
+    return loss
+
+
+def tokens_by_lengths(module, criterion, batch):
+    return criterion(module(batch["x"]), batch["x"], batch["mask"].sum(1))
+
+
+def there(lengths, extent):
+    return (torch.arange(extent)[None] < lengths[:, None]).float()
+
+
+def over_padded_tokens(out, y, lengths):
+    return (F.cross_entropy(out.transpose(1, 2), y, reduction="none") * there(lengths, out.shape[1])).mean(1)
+
+
+def over_own_tokens(out, y, lengths):
+    return (F.cross_entropy(out.transpose(1, 2), y, reduction="none") * there(lengths, out.shape[1])).sum(1) / lengths
+
+
+def over_padded_places(out, y, lengths):
+    return F.cross_entropy((out[..., :3] * there(lengths, out.shape[1])[..., None]).mean(1), y, reduction="none")
+
+
+def over_own_places(out, y, lengths):
+    return F.cross_entropy((out[..., :3] * there(lengths, out.shape[1])[..., None]).sum(1) / lengths[:, None], y, reduction="none")
+
+
+def class_at_each_place(out, y, lengths):
+    each = F.cross_entropy(out.transpose(1, 2), y[:, None].expand(-1, out.shape[1]), reduction="none")
+    return (each * there(lengths, out.shape[1])).mean(1)
+
+
+def over_padded_numbers(out, y, lengths):
+    return ((out - y[:, None]).square() * there(lengths, out.shape[1])).mean(1)
+
+
+def over_own_numbers(out, y, lengths):
+    return ((out - y[:, None]).square() * there(lengths, out.shape[1])).sum(1) / lengths
+
+
+first = lambda out: out[..., 0]
+turned = lambda out: out.transpose(1, 2)
+BY_LENGTHS_REFUSED = {
+    "tokens": (logits, tokens_by_lengths, over_padded_tokens), "a class": (places, by_lengths(), over_padded_places),
+    "a class at each place": (places, by_lengths(), class_at_each_place), "one number at each place": (places, by_lengths(outputs=first), over_padded_numbers),
+    "turned": (places, by_lengths(outputs=turned), lambda out, y, n: over_padded_places(turned(out), y, n)),
+}  # fmt: skip
+BY_LENGTHS_TAKEN = {
+    "tokens": (logits, tokens_by_lengths, over_own_tokens), "a class": (places, by_lengths(), over_own_places),
+    "one number at each place": (places, by_lengths(outputs=first), over_own_numbers),
+    "pooled before": (places, lambda m, c, b: c(pooled_outputs(m, b), b["y"], b["mask"].sum(1)), lambda out, y, n: F.cross_entropy(out, y, reduction="none") / n),
+}  # fmt: skip
+
+
+def pooled_outputs(module, batch):
+    mask = batch["mask"][..., None]
+    return (module(batch["x"]) * mask).sum(1) / mask.sum(1)
+
+
+@pytest.mark.parametrize("forward, loss, criterion", BY_LENGTHS_REFUSED.values(), ids=BY_LENGTHS_REFUSED)
+def test_a_criterion_that_masks_by_lengths_and_averages_over_padding_is_refused(forward, loss, criterion, monkeypatch):
+    monkeypatch.setattr("ghostshard.loaders.collate_check._AGAIN", 1)
+    with pytest.raises(RuntimeError, match=REFUSED):
+        steps(loss, run_of(Model(forward), right, criterion, data=Varied()), 24)
+
+
+@pytest.mark.parametrize("forward, loss, criterion", BY_LENGTHS_TAKEN.values(), ids=BY_LENGTHS_TAKEN)
+def test_a_criterion_that_averages_over_own_places_by_lengths_is_taken(forward, loss, criterion, monkeypatch):
+    monkeypatch.setattr("ghostshard.loaders.collate_check._AGAIN", 1)
+    monkeypatch.setattr("ghostshard.ghost.checks.gradients._PADDED_AGAIN", 1)
+    steps(loss, run_of(Model(forward), right, criterion, data=Varied()), 16)

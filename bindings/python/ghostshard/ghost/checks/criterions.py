@@ -7,7 +7,8 @@ is repeated when the model's forward is (values.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -94,11 +95,13 @@ class Call:
         self._args, self._kwargs = mapped(detach, args), mapped(detach, kwargs)
         self._numbers = {id(each): number for number, each in enumerate(tensors_in((self._args, self._kwargs)))}
 
-    def reaches_others(self, chosen: torch.Tensor, device: torch.device, axes: Sequence[Axis] = (), *, pooled: bool = False) -> int:
+    def reaches_others(
+        self, chosen: torch.Tensor, device: torch.device, axes: Sequence[Axis] = (), *, pooled: bool = False, places: Collection[tuple[torch.Size, int]] = ()
+    ) -> int:
         """MIXED if what belongs to the chosen units, or to the rest, moves losses of the others; CARRIED if it moves buffers, or the losses
         of the call that follows; PADDED if how far the batch is padded does; UNKNOWN if the criterion takes no other values. chosen: bool [units]. pooled: the outputs have
-        no places."""
-        if self._packing is None and any(self._follows_padding(cut, len(axes[0].alone), device, pooled=pooled) for cut in cuts_of(axes)):
+        no places. places: of each output that has some its shape, without the units, and which extent that is."""
+        if self._packing is None and any(self._follows_padding(cut, len(axes[0].alone), device, pooled=pooled, places=places) for cut in cuts_of(axes)):
             return PADDED
         of_rows = chosen if self._packing is None else chosen[self._packing.unit_of_row]
         if len(of_rows) == 0 or _is_of_torch(self._criterion):
@@ -178,7 +181,7 @@ class Call:
             for each in states:
                 each.again()
 
-    def _follows_padding(self, cut: Cut | None, units: int, device: torch.device, *, pooled: bool) -> bool:
+    def _follows_padding(self, cut: Cut | None, units: int, device: torch.device, *, pooled: bool, places: Collection[tuple[torch.Size, int]]) -> bool:
         """Whether losses of the shorter units are others if these are padded as far as they would be by themselves."""
         rows = [self._dim_of(number, value, units) for number, value in enumerate(tensors_in((self._args, self._kwargs)))]
         if cut is None or all(dim is None for dim in rows):
@@ -197,8 +200,16 @@ class Call:
             if found is not None:
                 return found
             # One loss for each, of outputs and targets that have places, or of what was pooled before.
-            given = (unflattened(value, dim) for value, dim in zip(tensors_in((self._args, self._kwargs)), rows) if dim is not None)
-            return cut.fit(set.intersection(*(set(value.shape[1:]) for value in given)), scaled=True)
+            given = [
+                (_without_extent(unflattened(value, dim), dim), derived)
+                for value, dim, derived in zip(tensors_in((self._args, self._kwargs)), rows, self._derived) if dim is not None
+            ]  # fmt: skip
+            targets = [extents for extents, derived in given if not derived]
+            found = None
+            if any(targets) or not targets:  # where all have one number for each (lengths, a class), classes of outputs could be taken for places
+                found = cut.fit(set.intersection(*(set(extents) for extents, derived in given if extents or derived)), scaled=True)
+            of_outputs = {extent for shape, extent in places if any(derived and _has_places_of(extents, tuple(shape), extent) for extents, derived in given)}
+            return found or cut.fit(of_outputs, scaled=True)
 
         def losses(*, shorter: bool = False, outputs_too: bool = True, coins: int = 0) -> list[torch.Tensor]:
             def take(value: torch.Tensor) -> torch.Tensor:
@@ -308,6 +319,16 @@ class Call:
         if len(fits) == 1:
             return fits[0]
         return 0 if self._batch_first or value.dim() == 1 else 1
+
+
+def _without_extent(value: torch.Tensor, dim: int) -> tuple[int, ...]:
+    return tuple(extent for d, extent in enumerate(value.shape) if d != dim)
+
+
+def _has_places_of(extents: tuple[int, ...], shape: tuple[int, ...], places: int) -> bool:
+    """Whether it is an output of this shape, or what was selected of it, in whatever order of its extents."""
+    of_all, own = Counter(shape), Counter(each for each in extents if each != 1)
+    return own[places] == 1 == of_all[places] and own <= of_all
 
 
 def _rows_from(of_rows: torch.Tensor, source: torch.Tensor, units: int) -> torch.Tensor:

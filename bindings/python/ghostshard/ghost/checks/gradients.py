@@ -137,7 +137,8 @@ class AttributionCheck:
         pooled = all(each.inputs.pooled for each in looked_at)
         if not (pooled or any(each.inputs.padded_outputs for each in looked_at)):
             axes = ()  # which of their extents are places is not known
-        loss = max([APART, *(each.reaches_others(chosen, losses.device, axes, pooled=pooled) for each in calls)])
+        places = {(each.shape, each.shape[each.places.d - 1]) for one in looked_at for of in one.inputs.padded_outputs.values() for each in of}
+        loss = max([APART, *(each.reaches_others(chosen, losses.device, axes, pooled=pooled, places=places) for each in calls)])
         reached, undecided, scaled, output, loss, watch = self._highest([reached, undecided, scaled, output, loss, any(each.watches for each in padded)])
         self._refuse(reached, bool(scaled), output, loss, "".join([why for each in looked_at for why in each.refusals][:1]))
         if watch:  # a backward more, which communicates
