@@ -139,3 +139,15 @@ def test_a_loss_that_does_not_go_backward_may_follow_padding(monkeypatch):
         return criterion(module(**batch).logits[:, :-1].transpose(1, 2), batch["labels"][:, 1:])
 
     steps(of_logits, run_of(gpt2(), with_labels(right, False), torch.nn.CrossEntropyLoss(ignore_index=0)), 4)
+
+
+def test_noise_that_goes_with_the_padded_length_is_refused():
+    from transformers.integrations.neftune import neftune_post_forward_hook
+
+    model = gpt2()
+    embeddings = model.get_input_embeddings()
+    run = run_of(model, with_labels(right, True))
+    embeddings.neftune_noise_alpha = 5.0
+    embeddings.register_forward_hook(neftune_post_forward_hook)
+    with pytest.raises(ValueError, match="NEFTune adds noise"):
+        steps(of_the_model, run)

@@ -27,7 +27,7 @@ from .recording import RecordingEngine, anchor, made_by_a_layer
 from .rows import InOrder
 from .rules import BY_ROWS, WITH_CHILDREN, Layer, Rule, beside_children, instantiable, look_up_tables, per_example, refuse_computed_weights, rule_for, same_output, scaled_rule, sharded_apart, taken_whole, tensor_parallel  # fmt: skip
 from .shared import Shared, plain, shared
-from .spec_augment import masking, refuse_masks
+from .spec_augment import masking, refuse_masks, refuse_noise
 from .tensor_trees import mapped, tensors_in
 from .transformers_losses import logits_of
 
@@ -305,6 +305,7 @@ class PatchedModel:
         if engine is not None and engine.recording and self._transformer is not None:
             kwargs = batch.without_divisor(module, kwargs)
             refuse_masks(self._masking)
+            refuse_noise(self._transformer)
         keywords = packing.keywords_of(module, kwargs)
         if engine is not None:
             args, kwargs = self._read(args, kwargs, keywords.says, torch.compiler.is_compiling())

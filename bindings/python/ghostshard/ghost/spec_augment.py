@@ -1,6 +1,8 @@
-"""SpecAugment of Transformers' speech models: masks by coins of NumPy, written into the batch itself or into what a layer computes."""
+"""SpecAugment of Transformers' speech models: masks by coins of NumPy, written into the batch itself or into what a layer computes. And NEFTune's noise."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from torch import nn
 
@@ -23,4 +25,18 @@ def refuse_masks(modules: list[nn.Module]) -> None:
             )
 
 
-__all__ = ["masking", "refuse_masks"]
+def refuse_noise(transformer: Any) -> None:
+    """ValueError for NEFTune's noise on embeddings, whose size goes with the padded length. It is off in forwards without dropout, which are compared, so it is
+    known by the number that its hook reads."""
+    try:
+        embeddings = transformer.get_input_embeddings()
+    except (AttributeError, NotImplementedError):
+        return
+    if getattr(embeddings, "neftune_noise_alpha", None) and embeddings.training:
+        raise ValueError(
+            "NEFTune adds noise to the embeddings that goes with how far the batch is padded, which follows from its longest example: one would move all others. "
+            "Leave neftune_noise_alpha out of the training's arguments"
+        )
+
+
+__all__ = ["masking", "refuse_masks", "refuse_noise"]
