@@ -47,6 +47,8 @@ class Constants:
         self._counted: dict[Any, tuple[int, int]] = {}
         self.lines = Lines()
         self._padded: set[int] = set()  # places in `extents`
+        self.padded_left: set[int] = set()
+        self.starts: dict[tuple, tuple[int, int, int]] = {}  # of padded.py
         self.extents: tuple[int, ...] = ()  # of the batch's tensors at hand
         self._of_lists: tuple[int, ...] = ()  # of its lists of the examples: how many rows all entries have together (boxes, tokens)
         self._lists_of: dict[Any, tuple[int, ...]] = {}  # by place, as extents
@@ -187,8 +189,9 @@ class Constants:
             + self._of_several
         )
 
-    def learn(self, padded: set[int]) -> None:
-        """Which of the batch's extents follow from its longest example."""
+    def learn(self, padded: set[int], left: set[int]) -> None:
+        """Which of the batch's extents follow from its longest example. left: those where padding comes first."""
+        self.padded_left |= {place for place, extent in enumerate(self.extents) if extent in left}
         self._padded |= {place for place, extent in enumerate(self.extents) if extent in padded}
 
     @property

@@ -43,7 +43,7 @@ class HandedOut:
             stamped = [self._stamped(each, _of_unit(piece, u)) for u, each in enumerate(batch)]
             return type(batch)(stamped) if not hasattr(batch, "_fields") else type(batch)(*stamped)
         stamped = self._stamped(batch, None, piece)
-        self._constants.learn({axis.extent for axis in piece.padding})
+        self._constants.learn({axis.extent for axis in piece.padding}, {axis.extent for axis in piece.padding if axis.left})
         return self._constants.courses.hand_out(stamped)
 
     def dim_of(self, number: Any, value: torch.Tensor, units: int) -> int:

@@ -10,6 +10,7 @@ from ..tensor_trees import mapped, tensors_in
 from .constants import note_list
 from .drawn import Drawn, Origin, constant, not_known, plain
 from .joins import is_of_the_forward
+from .padded import taken_from_the_end
 
 _RESHAPE = {"view", "reshape", "unsqueeze", "squeeze", "flatten", "view_as", "reshape_as", "ravel", "unflatten"}  # no element moves
 _PROPERTIES = {"T", "mT", "H", "mH"}
@@ -49,6 +50,8 @@ def moved(name: str, args: tuple, kwargs: dict, out: Any, sources: list[Drawn]) 
         found = call.__get__(of_numbers) if name in _PROPERTIES else call(of_numbers, *args[1:], **kwargs)  # type: ignore
     except (RuntimeError, TypeError, ValueError):  # a function of the same name that does something else
         return [first.origin.lost(not_known(name))] * len(results)
+    if not any(isinstance(each, Drawn) for each in chosen_by) and (why := taken_from_the_end(name, first, lambda table: call(table, *args[1:], **kwargs))):
+        return [first.origin.lost(why, strangers=True)] * len(results)
     if name in JOIN and all(each.origin.dim is None and each.origin.rows > 1 for each in of_data):
         note_list(name, of_data)
     origins = []
