@@ -19,7 +19,7 @@ class AnyBatches:
     """Every batch is taken, for tests of sums, which have no loader."""
 
     broken = ""
-    units = skipped = turn = 0
+    units = places = skipped = turn = 0
     place = (0, 0, 0, 0)
     more = True
     provenance = NoProvenance()

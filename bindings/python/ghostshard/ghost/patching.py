@@ -202,8 +202,7 @@ class PatchedModel:
             if id(module) in covered or not (whole or list(own_parameters(module))):
                 continue
             rule = None if whole else rule_for(module)
-            if rule is None and engine.ranks.model_ranks == 1:
-                rule = scaled_rule(module)
+            rule = scaled_rule(module) if rule is None and engine.ranks.model_ranks == 1 else rule
             if _has_forward_of_its_own(module):
                 if any(parameter.requires_grad for _, parameter in own_parameters(module)):
                     raise ValueError(
