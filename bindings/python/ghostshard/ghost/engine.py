@@ -22,6 +22,7 @@ from .checks.values import Repeat
 from .gathered import GatheredWeights
 from .layout import Layout, read_layout
 from .loss import check_losses
+from .meetings import doubted
 from .memory_budget import Memory
 from .packing import Packing
 from .patching import PatchedModel
@@ -209,7 +210,7 @@ class GhostEngine:
         units = forwards[-1].units if forwards else session.units
         try:
             axes = {axis.place for each in forwards for axis in each.padding}
-            opened = self.provenance.opened() | self.weights.buffers.moved_anew()
+            opened = self.provenance.opened() | self.weights.buffers.moved_anew() | doubted()
             looks = bool(forwards) and (opened or self.sessions.look_is_new(self.model, loss_per_unit, axes))
             news = _OWN_LOSS * self._patches.own_loss.pending + _LOOKS * looks
             news = self._gate.backward(self.sessions.at, loss_per_unit, units, lambda: check_losses(loss_per_unit, units), news=news)

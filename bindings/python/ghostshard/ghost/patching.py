@@ -26,6 +26,7 @@ from .provenance.opened import contents
 from .recording import RecordingEngine, anchor, made_by_a_layer
 from .rows import InOrder
 from .rules import BY_ROWS, WITH_CHILDREN, Layer, Rule, beside_children, instantiable, look_up_tables, per_example, refuse_computed_weights, rule_for, same_output, scaled_rule, sharded_apart, taken_whole, tensor_parallel  # fmt: skip
+from .settled import as_output, is_copied, of_copies, settled, settled_arguments
 from .shared import Shared, plain, shared
 from .spec_augment import masking, refuse_masks, refuse_noise
 from .tensor_trees import mapped, tensors_in
@@ -97,11 +98,16 @@ class PatchedForward:
         and [units · rows, ...] if the order of its rows is certain."""
         layer, first = self.layer, args[0] if args else None
         if self.rule in BY_ROWS and isinstance(first, torch.Tensor):
-            if isinstance(first, Shared):
+            if is_copied(layer, first):
+                return of_copies(layer, self.rule, first, *args[1:], **kwargs)
+            if isinstance(first := settled(layer, 0, first, beside=False), Shared):
                 return shared(self.rule(layer, first.behind, *args[1:], **kwargs))
+            args = (first, *args[1:])
             if (parts := layer.parts(first)) > 1:
                 return self.rule(layer, layer.folded(first, parts), *args[1:], **kwargs).flatten(0, 1)
-        elif any(isinstance(value, Shared) for value in tensors_in((args, kwargs))) and self.rule is not per_example:
+        else:
+            args, kwargs = settled_arguments(layer, args, kwargs)
+        if any(isinstance(value, Shared) for value in tensors_in((args, kwargs))) and self.rule is not per_example:
             raise ValueError(
                 f"{layer.name} ({original_class(layer.module).__name__}) gets a tensor that all units share, and its rule takes "
                 "none: register one (ghostshard.register_rule)"
@@ -330,6 +336,7 @@ class PatchedModel:
         if output is None:
             return None
         output = given.output_of_units(output)
+        output = mapped(as_output, output)
         given.nobodys = joined(output) if given.of_nobody and engine is not None and engine.recording else None
         if engine is None or not engine.recording:
             if engine is not None:

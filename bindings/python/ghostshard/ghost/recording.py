@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import torch
+from torch import nn
 
 from .batch import Inputs
 from .layout import Layout
@@ -43,6 +44,7 @@ def made_by_a_layer(output: Any) -> Any:
 class RecordingEngine(Protocol):
     """A model is private under it: its layers record, and its losses go backward through it."""
 
+    model: nn.Module
     layout: Layout
     ranks: Ranks
     batch_first: bool

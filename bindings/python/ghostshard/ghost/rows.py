@@ -100,6 +100,33 @@ def rows_in_arguments(x: torch.Tensor, units: int, arguments: Any) -> int | None
     return None
 
 
+def keeps_rows(x: torch.Tensor, units: int) -> bool:
+    """Whether each row of x [units · rows, ...] follows from the rows of the same unit alone, in the order of the units, back to the leaves of its graph
+    that have the units. units: an extent that no other tensor has."""
+    waiting: list[_Output] = [] if x.grad_fn is None else [(x.grad_fn, x.output_nr)]
+    found, seen = bool(waiting), set()
+    while waiting and found:
+        output = waiting.pop()
+        if output in seen:
+            continue
+        seen.add(output)
+        node, shape = output[0], _shape_of(output)
+        following = [each for each in node.next_functions if each[0] is not None]
+        if not shape or shape[0] % units or len(seen) > _FURTHEST:
+            return False
+        if not following:  # AccumulateGrad
+            continue
+        if node.name() in _VIEWS:
+            before = node._saved_self_sym_sizes
+            found = bool(before) and before[0] % units == 0
+            waiting += following
+        else:
+            before = _before(output, units, True)
+            found = bool(before)
+            waiting += before or []
+    return found
+
+
 def _before(output: _Output, units: int, turned: bool) -> list[_Output] | None:
     """The outputs from which the same rows come, so that each unit's stand together here if they do there; [] at a flattening of the units;
     None for anything else."""
@@ -176,4 +203,4 @@ def of_places(value: torch.Tensor) -> bool:
     return bool((value[1:, 1:] == value[:-1, :-1]).all()) and bool((value != value[0, 0]).any())
 
 
-__all__ = ["InOrder", "of_places", "rows_in_arguments", "rows_of_each"]
+__all__ = ["InOrder", "keeps_rows", "of_places", "rows_in_arguments", "rows_of_each"]

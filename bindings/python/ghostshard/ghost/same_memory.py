@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 from torch.distributed.tensor import DTensor
 
 
@@ -31,6 +32,16 @@ def has_rows_of(part: torch.Tensor, whole: torch.Tensor) -> bool:
     return alike and lies_within(part, whole)
 
 
+def is_of_buffers(value: torch.Tensor, model: nn.Module) -> bool:
+    """Whether it is in the memory of a buffer of the model: a constant, which no example brought."""
+
+    def memory(tensor: torch.Tensor) -> int:
+        plain = not isinstance(tensor, DTensor) and tensor.layout is torch.strided and tensor.numel() > 0
+        return tensor.untyped_storage().data_ptr() if plain else 0
+
+    return memory(value) > 0 and any(memory(each) == memory(value) for each in model.buffers())
+
+
 def _bytes(value: torch.Tensor) -> tuple[int, int]:
     """From the first to behind the last of its storage that it has."""
     width, first = value.element_size(), value.storage_offset()
@@ -45,4 +56,4 @@ def _elements(held: torch.Tensor, value: torch.Tensor, first: int) -> torch.Tens
     return held.as_strided([extent for extent, _ in places], [stride for _, stride in places], value.storage_offset() * width - first)
 
 
-__all__ = ["has_rows_of", "lies_within"]
+__all__ = ["has_rows_of", "is_of_buffers", "lies_within"]

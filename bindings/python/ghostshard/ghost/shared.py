@@ -3,18 +3,22 @@
 A table of relative places is looked up once for all examples, and its rows are broadcast. Autograd would add the examples'
 gradients up where they are broadcast, before any norm. So the layer gives a value for each unit, and the model's own code sees
 the one that it expects: shapes are those of the shared tensor; what is done with it is done with each unit's value; and
-where it meets a tensor of the units, they meet unit by unit.
+where it meets a tensor of the units, they meet unit by unit (meetings.py).
+
+A table that is repeated 5 times (frames of a film) and a draw of 5 examples have an extent in common, and nothing says which of them it counts. So
+such a tensor has both readings, neither of which is computed before it is used: the whole tensor of each unit (behind), and one block of it
+that is the unit's own (own()), as if it had been repeated for each example. What meets a tensor of the units row by row takes the own ones; a sum over
+all rows takes the whole.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from .provenance.places import place_of_loop
-from .rows import rows_of_each
-from .tensor_trees import mapped, tensors_in
+from .tensor_trees import tensors_in
 
 _READ = {"shape", "dtype", "device", "layout", "ndim", "is_sparse", "is_quantized", "is_meta", "is_cpu", "is_cuda", "itemsize", "names"}
 _METHODS = {
@@ -22,13 +26,40 @@ _METHODS = {
     torch.Tensor.__len__, torch.Tensor.ndimension, torch.Tensor.nelement, torch.is_floating_point, torch.is_complex, torch.numel,
     torch.Tensor.element_size, torch.Tensor.get_device, torch.Tensor.type,
 }  # fmt: skip
-_ALONG = {torch.Tensor.expand, torch.Tensor.repeat}
+_IN_PLACE = {f"__i{name}__" for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor")}
 
 
 class Shared(torch.Tensor):
     """Made by shared(). RuntimeError for what cannot be done unit by unit."""
 
-    behind: torch.Tensor  # [units, *shape]
+    units: int
+    rows: int  # of each unit among the first extent, if that may be the units'; 0: it may not
+    copies: bool  # the blocks of the first extent are copies of each other
+    graded: bool  # there is a gradient behind it
+    done: Callable[[Any, Any], Any]  # a function over such tensors: of meetings.py, which makes others of them
+    _behind: torch.Tensor | Callable[[], torch.Tensor]
+    _own: torch.Tensor | Callable[[], torch.Tensor] | None
+
+    @property
+    def behind(self) -> torch.Tensor:
+        """[units, *shape]."""
+        if not isinstance(self._behind, torch.Tensor):
+            self._behind = self._behind()
+        return self._behind
+
+    def own(self, rows: int) -> torch.Tensor:
+        """[units · rows, ...]: of each unit's value the rows that are the unit's own, if the first extent is the units'."""
+        if self.rows == rows and self._own is not None:
+            if not isinstance(self._own, torch.Tensor):
+                self._own = self._own()
+            return self._own
+        each = torch.arange(self.units, device=self.behind.device)
+        return self.behind.unflatten(1, (self.units, rows))[each, each].flatten(0, 1)
+
+    @property
+    def at_hand(self) -> torch.Tensor:
+        """One of its readings."""
+        return self.own(self.rows) if self.rows else self.behind
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
@@ -38,12 +69,13 @@ class Shared(torch.Tensor):
         if name == "requires_grad":
             return False  # fully_shard would hand it on through an autograd.Function, which knows nothing of what is behind
         if name in ("grad_fn", "is_leaf"):
-            return getattr(args[0].behind, name)
+            return getattr(args[0].at_hand, name)
         if name in _READ or func in _METHODS:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         if func is torch.Tensor.requires_grad_:
-            args[0].behind.requires_grad_(*args[1:], **kwargs)
+            args[0].at_hand.requires_grad_(*args[1:], **kwargs)
+            args[0].graded = args[0].at_hand.requires_grad
             return args[0]
         if func is torch.Tensor.backward:
             raise RuntimeError(
@@ -51,33 +83,55 @@ class Shared(torch.Tensor):
                 "own, by the criterion of make_private() or the model's labels"
             )
         if func is torch.Tensor.register_hook:
-            return args[0].behind.register_hook(*args[1:], **kwargs)
-        given = (args, kwargs)
-        _refuse_strays(given)
-        units = next(len(value.behind) for value in tensors_in(given) if isinstance(value, Shared))
-        if func in _ALONG and not _of_units(given, units):
-            found = _along(func, args, units)
-            if found is not None:
-                return found
-        if _of_units(given, units):
-            return _met(func, given, units)
-        return _each(func, given)
+            return args[0].at_hand.register_hook(*args[1:], **kwargs)
+        _refuse_strays((args, kwargs))
+        if not (_writes(func) and isinstance(args[0], Shared)):
+            return cls.done(func, (args, kwargs))
+        found = cls.done(func, ((torch.clone(args[0]), *args[1:]), kwargs))
+        if not isinstance(found, Shared) or found.shape != args[0].shape:
+            raise RuntimeError(f"{func.__name__}: values of one unit cannot be written into a tensor that all units share (rows of a table that are looked up once for all examples)")
+        args[0].__dict__.update(found.__dict__)
+        return args[0]
 
     def __repr__(self, **_: Any) -> str:
-        return f"Shared({tuple(self.shape)} of each of {len(self.behind)} units)"
+        return f"Shared({tuple(self.shape)} of each of {self.units} units)"
 
 
 def shared(of_units: torch.Tensor, *, leading_one: bool = False) -> torch.Tensor:
     """of_units [units, ...] as a tensor [...], or [1, ...], that all units share. The value itself if there is one unit alone."""
     behind = of_units.unsqueeze(1) if leading_one else of_units
-    if len(behind) <= 1:
-        return behind.sum(0)
-    found = torch.Tensor._make_subclass(Shared, behind.detach()[0], behind.requires_grad)
-    found.behind = behind
-    if behind.requires_grad:
+    return behind.sum(0) if len(behind) <= 1 else _made(behind.detach()[0], len(behind), behind, graded=behind.requires_grad)
+
+
+def copied(own: torch.Tensor, units: int, rows: int) -> torch.Tensor:
+    """[units · rows, ...]: each unit's value is its own block, repeated as often as there are units."""
+
+    def behind() -> torch.Tensor:
+        blocks = own.unflatten(0, (units, rows)).unsqueeze(1)
+        return blocks.expand(units, units, *blocks.shape[2:]).flatten(1, 2)
+
+    return _made(own.detach(), units, behind, graded=own.requires_grad, own=own, rows=rows, copies=True)
+
+
+def read_both_ways(shape: Any, like: torch.Tensor, units: int, rows: int, own: Any, behind: Any, *, graded: bool, copies: bool = False) -> torch.Tensor:
+    """[units · rows, ...], whose rows may be the units' own, or all of them each unit's. own, behind: give the one and the other. like: has its dtype and device."""
+    holds = torch.empty((), dtype=like.dtype, device=like.device).expand(shape)
+    return _made(holds, units, behind, graded=graded, own=own, rows=rows, copies=copies)
+
+
+def _made(values: torch.Tensor, units: int, behind: Any, *, graded: bool, own: Any = None, rows: int = 0, copies: bool = False) -> torch.Tensor:
+    found = torch.Tensor._make_subclass(Shared, values, graded)
+    found.units, found.graded, found._behind, found._own, found.rows, found.copies = units, graded, behind, own, rows, copies
+    if graded:
         with torch._C.DisableTorchFunctionSubclass():
             found.register_hook(_refuse)
     return found
+
+
+def _writes(func: Any) -> bool:
+    """Into its first argument."""
+    name = getattr(func, "__name__", "")
+    return (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE
 
 
 def _refuse_strays(given: Any) -> None:
@@ -98,99 +152,7 @@ def plain(value: Any) -> Any:
     """One unit's values, without a gradient, of a shared tensor; anything else as it is."""
     if not isinstance(value, Shared):
         return value
-    with torch._C.DisableTorchFunctionSubclass():
-        return value.detach().as_subclass(torch.Tensor)
+    return value.at_hand.detach() if value.rows else value.behind.detach()[0]
 
 
-def _of_units(given: Any, units: int) -> bool:
-    """Whether a tensor of the units is among them, [units, ...] or [units · rows, ...]."""
-    most = max(value.dim() for value in tensors_in(given) if isinstance(value, Shared))
-    others = [value for value in tensors_in(given) if not isinstance(value, Shared) and value.dim() >= max(most, 1)]
-    found = [_is_of_units(number, value, units) for number, value in enumerate(others)]  # all are asked, and remembered
-    return any(found)
-
-
-_CONSTANTS: set[tuple] = set()  # tensors without a gradient that had other extents than the units, by line of the model, number and dimensions
-
-
-def _is_of_units(number: int, value: torch.Tensor, units: int) -> bool:
-    """A constant that has as many rows as there are units, by chance, is one all the same."""
-    fits = bool(value.shape[0] == units or rows_of_each(value, units))
-    if value.requires_grad or torch.compiler.is_compiling():
-        return fits
-    line = (*place_of_loop(), number, value.dim())
-    if not fits and value.shape[0] > 1:  # one of 1 is broadcast, as a mask is that hides the same of all, and is each unit's own in other batches
-        _CONSTANTS.add(line)
-    return fits and line not in _CONSTANTS
-
-
-def _along(func: Any, args: tuple, units: int) -> torch.Tensor | None:
-    """expand(units, ...) and repeat(units, ...) make it the units' own: a block of each unit, one after another."""
-    value, *sizes = args
-    sizes = list(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
-    extra = len(sizes) - value.dim()
-    if not sizes or sizes[0] != units:
-        return None
-    if extra == 1:
-        return func(value.behind, units if func is torch.Tensor.expand else 1, *sizes[1:])
-    if extra == 0 and func is torch.Tensor.repeat:
-        return value.behind.repeat(1, 1, *sizes[1:]).flatten(0, 1)
-    return value.behind.squeeze(1).expand(units, *sizes[1:]) if extra == 0 and value.shape[0] == 1 else None
-
-
-def _met(func: Any, given: Any, units: int) -> Any:
-    """func over tensors of the units and shared ones, which broadcast to them."""
-    most = max(value.dim() for value in tensors_in(given))
-    others = [value for value in tensors_in(given) if not isinstance(value, Shared) and value.dim() == most]
-    rows = max(len(value) // units if value.shape[0] == units else rows_of_each(value, units) or 0 for value in others)
-
-    def aligned(value: torch.Tensor) -> torch.Tensor:
-        if not isinstance(value, Shared):
-            return value
-        if value.dim() == most and rows > 1 and value.shape[0] == units * rows:  # each unit's own rows, of the value that is its own
-            each = torch.arange(units, device=value.device)
-            return value.behind.unflatten(1, (units, rows))[each, each].flatten(0, 1)
-        if value.dim() == most:
-            if value.shape[0] != 1:
-                raise RuntimeError(
-                    f"a tensor {tuple(value.shape)} that counts as shared by all units does not broadcast to {units} units. If the model brings rows of several "
-                    "arguments together itself (torch.cat, torch.stack), whose they are is not known: call the part that takes them once for each argument, or join the rows "
-                    "in the loop and say whose each is: model(torch.cat([a, b]), units=torch.arange(n).repeat(2)). Ids that a model computes itself and that are 0, 1, 2, … count "
-                    "as places: give them as an argument of its own"
-                )
-            behind = value.behind.squeeze(1)
-        else:
-            behind = value.behind.view(units, *([1] * (most - 1 - value.dim())), *value.shape)
-        return behind if rows == 1 else behind.repeat_interleave(rows, 0)
-
-    args, kwargs = mapped(aligned, given)
-    return func(*args, **kwargs)
-
-
-def _each(func: Any, given: Any) -> Any:
-    """func over each unit's value."""
-    tensors = tensors_in(given)
-    behind = [value.behind for value in tensors if isinstance(value, Shared)]
-    if any(value.requires_grad for value in tensors if not isinstance(value, Shared)):
-        raise RuntimeError(
-            f"{getattr(func, '__name__', func)}: a tensor that all units share (rows of a table that are looked up once for all examples) "
-            f"meets one of {[tuple(value.shape) for value in tensors if not isinstance(value, Shared)]}, whose rows are not known to be "
-            f"those of the {len(behind[0])} units"
-        )
-
-    def one(*values: torch.Tensor) -> Any:
-        following = iter(values)
-        args, kwargs = mapped(lambda value: next(following) if isinstance(value, Shared) else value, given)
-        return func(*args, **kwargs)
-
-    try:
-        found = torch.func.vmap(one, randomness="same")(*behind)  # one toss for all, as of one tensor
-    except RuntimeError as error:
-        raise RuntimeError(
-            f"{getattr(func, '__name__', func)}: a tensor that all units share (rows of a table that are looked up once for all examples) "
-            f"is used in a way that cannot be followed unit by unit ({' '.join(str(error).split())[:120]})"
-        ) from error
-    return mapped(lambda value: shared(value), found)
-
-
-__all__ = ["Shared", "plain", "shared"]
+__all__ = ["Shared", "copied", "plain", "read_both_ways", "shared"]

@@ -22,6 +22,7 @@ from ..rows import rows_in_arguments, rows_of_each
 from ..same_memory import has_rows_of
 from ..shared import plain
 
+SURE_AFTER = 3  # batches, each of another number of units, in which an extent was that number: then it is the units'
 Rule = Callable[..., Any]  # rule(layer, *args, **kwargs) of the layer's forward
 
 ROWS_OF_UNITS = (
@@ -49,6 +50,7 @@ class Layer:
         self.takes_places = False  # an embedding whose ids all units share
         self.sure_of: list[tuple[weakref.ref, int]] = []  # forwards whose graph may live, and the first extent of an input whose rows were certain
         self.turns = False  # rows were certain in batches whose extents tell the units' from others
+        self.extents: dict[tuple[int, int], set[int]] = {}  # of units, by argument: as shared ones had them first (settled.py); 0 among them: others
         self.shares: dict[int, int] = {}  # dimensions of square arguments that all units were seen to share (call.py)
         self.numbers: dict[str, int] = {}  # of parameters, by name within the module
         for name, _ in module.named_parameters() if with_children else own_parameters(module):
@@ -262,4 +264,4 @@ def rule_for(module: nn.Module) -> Rule | None:
     return None
 
 
-__all__ = ["Layer", "Rule", "local", "refuse_parts", "register_rule", "rule_for", "same_output", "time_first"]
+__all__ = ["SURE_AFTER", "Layer", "Rule", "local", "refuse_parts", "register_rule", "rule_for", "same_output", "time_first"]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 from torch.nn import functional
 
 from ..autocast import in_lower_precision, without_autocast
 from ..rows import of_places
-from ..shared import shared
-from .layer import Layer, register_rule
+from ..same_memory import is_of_buffers
+from ..shared import read_both_ways, shared
+from .layer import SURE_AFTER, Layer, register_rule
 
 
 @register_rule(nn.Linear, nn.modules.linear.NonDynamicallyQuantizableLinear)
@@ -38,6 +41,8 @@ def embedding(layer: Layer, input: torch.Tensor) -> torch.Tensor:
             "batch; both let one example change another's gradient, so they have no per-example rule"
         )
     places = _places_of_all(layer, input)
+    if places is None and input.dim() == 1 and _may_be_of_all(layer, input):
+        return _read_both_ways(layer, input)
     ids = layer.units_first(input) if places is None else places.flatten().expand(layer.rows(), -1)
     found = layer.session.embedding(layer.number("weight"), ids, layer.value("weight"), layer.padding_id())
     if places is None:
@@ -55,10 +60,30 @@ def _places_of_all(layer: Layer, ids: torch.Tensor) -> torch.Tensor | None:
         return None
     if ids.dim() > 1 and ids.shape[0] == 1:
         return ids[0]
-    if ids.shape[0] == layer.rows(ids) and (layer.takes_places or of_places(ids)) and layer.is_own(ids):
+    if ids.shape[0] == layer.rows(ids) and layer.is_own(ids):
         return None  # 0, 1, 2, … by chance
-    layer.takes_places = layer.takes_places or ids.shape[0] != layer.rows(ids) or of_places(ids)
+    layer.takes_places = layer.takes_places or ids.shape[0] != layer.rows(ids) or of_places(ids) or is_of_buffers(ids, engine.model)
     return ids if layer.takes_places else None
+
+
+def _may_be_of_all(layer: Layer, ids: torch.Tensor) -> bool:
+    """Whether as many ids [units] as units may be places of all of them: not if their number has followed that of the units, nor in an argument."""
+    engine, seen = layer.engine, layer.extents.setdefault((0, 1), set())
+    if layer.packed or not engine.batch_first or not engine.in_forward or layer.owners() is not None or torch.compiler.is_compiling() or layer.is_own(ids):
+        return False
+    seen.add(layer.rows(ids))
+    return 1 < layer.session.units == len(ids) and len(seen) < SURE_AFTER
+
+
+def _read_both_ways(layer: Layer, ids: torch.Tensor) -> torch.Tensor:
+    """Either one id of each unit, or all of them of all."""
+    module, units = layer.module, len(ids)
+
+    def rows_of(given: torch.Tensor) -> Callable[[], torch.Tensor]:
+        return lambda: layer.session.embedding(layer.number("weight"), given, layer.value("weight"), layer.padding_id())
+
+    own, behind = rows_of(ids), rows_of(ids.expand(units, -1))
+    return read_both_ways((units, module.embedding_dim), layer.value("weight"), units, 1, own, behind, graded=True)
 
 
 @register_rule(nn.LayerNorm)

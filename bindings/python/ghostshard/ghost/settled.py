@@ -1,0 +1,65 @@
+"""A shared tensor that can be read in two ways, and a layer that must have one of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .meetings import doubt
+from .rules.layer import SURE_AFTER, Layer, Rule
+from .shared import Shared, copied
+from .tensor_trees import refilled, tensors_in
+
+_SMALL = 1 << 22  # elements that a whole reading may have, where the own one would have to be looked at
+
+
+def settled(layer: Layer, number: int, value: Any, *, beside: bool) -> Any:
+    """The layer's argument of this number: the units' own rows, or still a tensor that each unit has the whole of. beside: the layer has a tensor of the
+    units, too.
+
+    The whole one is always right, if the layer takes it. It is that of every batch if the extent was another number than that of the units in any. Own rows
+    are certain if their number followed that of the units; before that the gradients of the batch are looked at.
+    """
+    if not isinstance(value, Shared):
+        return value
+    seen = layer.extents.setdefault((number, value.dim()), set())
+    if not value.rows and value.dim() > 0 and value.shape[0] > 1:
+        seen.add(0)
+    if not value.rows or 0 in seen:
+        return value
+    seen.add(value.units)
+    if len(seen) < SURE_AFTER:
+        if not beside and value.units * value.numel() <= _SMALL:
+            return value
+        doubt()
+    return value.own(value.rows)
+
+
+def settled_arguments(layer: Layer, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    """Each of them settled."""
+    values = tensors_in((args, kwargs))
+    if not any(isinstance(value, Shared) for value in values):
+        return args, kwargs
+    beside = any(not isinstance(value, Shared) and value.requires_grad for value in values)
+    return refilled((args, kwargs), [settled(layer, number, value, beside=beside) for number, value in enumerate(values)])
+
+
+def is_copied(layer: Layer, value: Any) -> bool:
+    """Whether a layer that acts on last extents acts on blocks that are copies of each other."""
+    return isinstance(value, Shared) and value.copies and value.dim() > len(getattr(layer.module, "normalized_shape", (0,)))
+
+
+def of_copies(layer: Layer, rule: Rule, value: Shared, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """What is done to each of the copies is done to one."""
+    found = rule(layer, layer.folded(value.own(value.rows), value.rows), *args, **kwargs)
+    return copied(found if value.rows == 1 else found.flatten(0, 1), value.units, value.rows)
+
+
+def as_output(value: torch.Tensor) -> torch.Tensor:
+    """A row of the model's output is an example's."""
+    of_units = isinstance(value, Shared) and (value.rows or value.shape[:1] == (value.units,))
+    return value.own(value.rows or 1) if of_units else value
+
+
+__all__ = ["as_output", "is_copied", "of_copies", "settled", "settled_arguments"]
