@@ -6,12 +6,21 @@ from launch import SUM_TOLERANCE
 from test_shared_rows import Placed, difference, texts
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 K = 3  # frames of two places
 
 
 def places(model, count=2):
     return model.places(torch.arange(count))
+
+
+def weighted(model):
+    return places(model).expand(K, 2, 8) * torch.linspace(0, 1, K)[:, None, None]
+
+
+def again(part, *given):
+    return checkpoint(part, *given, use_reentrant=False)
 
 
 REPEATED = {
@@ -25,6 +34,13 @@ REPEATED = {
     "a_norm_over_all": lambda m, x, n: x + m.norm(places(m).expand(K, 2, 8)).reshape(6, 8),
     "two_tables": lambda m, x, n: x + (places(m)[None].expand(K, -1, -1) + places(m, K)[:, None].expand(-1, 2, -1)).reshape(6, 8),
     "beside_a_constant": lambda m, x, n: x + (places(m).expand(K, 2, 8) * torch.linspace(0, 1, K)[:, None, None]).reshape(6, 8),
+    "softmax_over_copies": lambda m, x, n: x + weighted(m).softmax(0).reshape(6, 8),
+    "copies_in_another_order": lambda m, x, n: x + weighted(m).flip(0).reshape(6, 8),
+    "copies_less_their_mean": lambda m, x, n: x + (weighted(m) - weighted(m).mean(0)).reshape(6, 8),
+    "in_place": lambda m, x, n: x + places(m).repeat(K, 1, 1).mul_(2).add_(1).reshape(6, 8),
+    "computed_again": lambda m, x, n: again(lambda x, table: (x + m.mix(table).sum(0).repeat(K, 1)).sin(), x, weighted(m)),
+    "queries_of_a_layer": lambda m, x, n: x + m.attention(places(m).expand(n, 2, 8), x, x)[0].mean(1, keepdim=True),
+    "a_layer_of_queries": lambda m, x, n: x + m.attention(*[places(m).repeat(n, 1, 1)] * 3)[0].mean(1, keepdim=True),
     "of_the_batch": lambda m, x, n: x + m.mix(places(m, 6).repeat(n, 1, 1)).contiguous(),
     "of_the_batch_flattened": lambda m, x, n: (x.reshape(3 * n, 2, 8) + places(m, K).repeat(n, 1)[:, None]).view(n, 6, 8),
     "constant_ids": lambda m, x, n: x + m.places(torch.tensor([1, 0, 1])).repeat_interleave(2, 0),
@@ -46,7 +62,7 @@ MET = {
 class Model(Placed):
     def __init__(self, join):
         super().__init__(join)
-        self.mix, self.norm = nn.Linear(8, 8), nn.LayerNorm((K, 2, 8))
+        self.mix, self.norm, self.attention = nn.Linear(8, 8), nn.LayerNorm((K, 2, 8)), nn.MultiheadAttention(8, 2, batch_first=True)
         self.register_buffer("ids", torch.tensor([[0, 1], [2, 0], [1, 1]]))
 
 
@@ -76,3 +92,16 @@ def test_examples_in_another_place_are_refused(join, counts):
     torch.manual_seed(3)
     with pytest.raises(RuntimeError, match="not known to be those of|must not depend on other examples"):
         difference(Model(join), texts(*counts))
+
+
+def test_a_way_that_only_a_batch_of_as_many_examples_as_places_takes_is_looked_at():
+    """Its first extent is the places', as many as the examples, and no batch of others has shown that it is not theirs."""
+
+    def join(model, x, count):
+        if count != 6:
+            return x + places(model, 6)
+        return (x.transpose(0, 1) + places(model, 6)[:, None].expand(6, 6, 8)).transpose(0, 1)
+
+    torch.manual_seed(3)
+    with pytest.raises(RuntimeError, match="must not depend on other examples"):
+        difference(Model(join), texts(5, 6))

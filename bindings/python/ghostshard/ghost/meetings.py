@@ -139,7 +139,8 @@ def _alone(func: Any, given: Any, units: int) -> Any:
         found = _along(func, given, units)
         if found is not None:
             return found
-    maybe = [number for number, value in enumerate(tensors) if value.dim() > 0 and (value.rows if isinstance(value, Shared) else value.shape[0] == units)]
+    extents = {units, *(value.shape[0] for value in tensors if isinstance(value, Shared) and value.rows)}
+    maybe = [number for number, value in enumerate(tensors) if (value.rows if isinstance(value, Shared) else value.dim() > 0 and value.shape[0] in extents)]
     for along in sets_of(maybe, largest_first=True) if maybe else ():
         found = outputs_along(func, given, units, along, by_rows=True) if along else None
         if found is not None:
@@ -163,30 +164,20 @@ def _along(func: Any, given: Any, units: int) -> torch.Tensor | None:
 
 
 def _read_both_ways(func: Any, given: Any, units: int, along: set[int], tree: Any, outputs: list[Output]) -> Any:
-    """What func gives row by row, of which either reading is computed when it is asked for."""
+    """What func gives row by row, in both readings."""
     tensors, grad = tensors_in(given), torch.is_grad_enabled()
-    graded = grad and any(isinstance(value, Shared) and value.graded for value in tensors)
     tosses = "dropout" in getattr(func, "__name__", "")  # coins are others for each copy
     copies = not tosses and all(isinstance(tensors[number], Shared) and tensors[number].copies for number in along)
 
-    def kept(make: Callable[[], Any]) -> Callable[[int], Callable[[], torch.Tensor]]:
-        found: list[torch.Tensor] = []
+    def behind(number: int) -> Callable[[], torch.Tensor]:
+        def make() -> torch.Tensor:
+            with torch.set_grad_enabled(grad):
+                return tensors_in(_each(func, given))[number].behind
 
-        def one(number: int) -> torch.Tensor:
-            if not found:
-                with torch.set_grad_enabled(grad):
-                    found.extend(tensors_in(make()))
-            return found[number]
+        return make
 
-        return lambda number: lambda: one(number)
-
-    own = kept(lambda: _joined(func, given, units, along, tree, outputs))
-    behind = kept(lambda: [value.behind for value in tensors_in(_each(func, given))])
-    device = next(value.device for value in tensors if isinstance(value, Shared))
-    return refilled(tree, [
-        read_both_ways(each.shape, torch.empty((), dtype=each.dtype, device=device), units, each.rows, own(number), behind(number), graded=graded and each.dtype.is_floating_point, copies=copies)
-        for number, each in enumerate(outputs)
-    ])  # fmt: skip
+    found = enumerate(tensors_in(_joined(func, given, units, along, tree, outputs)))
+    return refilled(tree, [read_both_ways(own, behind(number), units, outputs[number].rows, copies=copies) for number, own in found])
 
 
 def _each(func: Any, given: Any) -> Any:

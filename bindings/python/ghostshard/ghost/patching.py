@@ -100,7 +100,7 @@ class PatchedForward:
         if self.rule in BY_ROWS and isinstance(first, torch.Tensor):
             if is_copied(layer, first):
                 return of_copies(layer, self.rule, first, *args[1:], **kwargs)
-            if isinstance(first := settled(layer, 0, first, beside=False), Shared):
+            if isinstance(first := settled(layer, 0, first, whole=True), Shared):
                 return shared(self.rule(layer, first.behind, *args[1:], **kwargs))
             args = (first, *args[1:])
             if (parts := layer.parts(first)) > 1:

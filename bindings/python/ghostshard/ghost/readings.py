@@ -28,7 +28,6 @@ class Output:
     shape: tuple[int, ...]
     dim: int
     rows: int
-    dtype: torch.dtype
 
 
 def outputs_along(func: Any, given: Any, units: int, along: set[int], *, by_rows: bool) -> tuple[Any, list[Output]] | None:
@@ -90,7 +89,7 @@ def _output(value: torch.Tensor, units: int, other: int) -> Output | None:
         return None
     shape, rows = list(value.shape), value.shape[dims[0]] // other
     shape[dims[0]] = units * rows
-    return Output(tuple(shape), dims[0], rows, value.dtype)
+    return Output(tuple(shape), dims[0], rows)
 
 
 def _extent_of_nothing(extents: list[int]) -> int:

@@ -14,12 +14,11 @@ from .tensor_trees import refilled, tensors_in
 _SMALL = 1 << 22  # elements that a whole reading may have, where the own one would have to be looked at
 
 
-def settled(layer: Layer, number: int, value: Any, *, beside: bool) -> Any:
-    """The layer's argument of this number: the units' own rows, or still a tensor that each unit has the whole of. beside: the layer has a tensor of the
-    units, too.
+def settled(layer: Layer, number: int, value: Any, *, whole: bool) -> Any:
+    """The layer's argument of this number: the units' own rows, or still a tensor that each unit has the whole of. whole: the layer takes the latter.
 
-    The whole one is always right, if the layer takes it. It is that of every batch if the extent was another number than that of the units in any. Own rows
-    are certain if their number followed that of the units; before that the gradients of the batch are looked at.
+    It is the whole one if the extent was another number than that of the units in any batch before. Own rows are certain if their number has followed that
+    of the units; before that the gradients of the batch are looked at.
     """
     if not isinstance(value, Shared):
         return value
@@ -30,7 +29,7 @@ def settled(layer: Layer, number: int, value: Any, *, beside: bool) -> Any:
         return value
     seen.add(value.units)
     if len(seen) < SURE_AFTER:
-        if not beside and value.units * value.numel() <= _SMALL:
+        if whole and value.units * value.numel() <= _SMALL:
             return value
         doubt()
     return value.own(value.rows)
@@ -41,8 +40,7 @@ def settled_arguments(layer: Layer, args: tuple, kwargs: dict) -> tuple[tuple, d
     values = tensors_in((args, kwargs))
     if not any(isinstance(value, Shared) for value in values):
         return args, kwargs
-    beside = any(not isinstance(value, Shared) and value.requires_grad for value in values)
-    return refilled((args, kwargs), [settled(layer, number, value, beside=beside) for number, value in enumerate(values)])
+    return refilled((args, kwargs), [settled(layer, number, value, whole=False) for number, value in enumerate(values)])
 
 
 def is_copied(layer: Layer, value: Any) -> bool:

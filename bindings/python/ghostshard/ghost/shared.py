@@ -6,8 +6,8 @@ the one that it expects: shapes are those of the shared tensor; what is done wit
 where it meets a tensor of the units, they meet unit by unit (meetings.py).
 
 A table that is repeated 5 times (frames of a film) and a draw of 5 examples have an extent in common, and nothing says which of them it counts. So
-such a tensor has both readings, neither of which is computed before it is used: the whole tensor of each unit (behind), and one block of it
-that is the unit's own (own()), as if it had been repeated for each example. What meets a tensor of the units row by row takes the own ones; a sum over
+such a tensor has both readings: one block that is each unit's own (own()), as if it had been repeated for each example, and the whole tensor of each unit
+(behind), which is not computed before it is used. What meets a tensor of the units row by row takes the own ones; a sum over
 all rows takes the whole.
 """
 
@@ -38,20 +38,21 @@ class Shared(torch.Tensor):
     graded: bool  # there is a gradient behind it
     done: Callable[[Any, Any], Any]  # a function over such tensors: of meetings.py, which makes others of them
     _behind: torch.Tensor | Callable[[], torch.Tensor]
-    _own: torch.Tensor | Callable[[], torch.Tensor] | None
+    _own: torch.Tensor | None
 
     @property
     def behind(self) -> torch.Tensor:
         """[units, *shape]."""
-        if not isinstance(self._behind, torch.Tensor):
-            self._behind = self._behind()
-        return self._behind
+        if isinstance(self._behind, torch.Tensor):
+            return self._behind
+        found = self._behind()
+        if torch._C._autograd._top_saved_tensors_default_hooks(True) is None:  # a part that is computed again in backward computes this again, too
+            self._behind = found
+        return found
 
     def own(self, rows: int) -> torch.Tensor:
         """[units · rows, ...]: of each unit's value the rows that are the unit's own, if the first extent is the units'."""
         if self.rows == rows and self._own is not None:
-            if not isinstance(self._own, torch.Tensor):
-                self._own = self._own()
             return self._own
         each = torch.arange(self.units, device=self.behind.device)
         return self.behind.unflatten(1, (self.units, rows))[each, each].flatten(0, 1)
@@ -87,7 +88,7 @@ class Shared(torch.Tensor):
         _refuse_strays((args, kwargs))
         if not (_writes(func) and isinstance(args[0], Shared)):
             return cls.done(func, (args, kwargs))
-        found = cls.done(func, ((torch.clone(args[0]), *args[1:]), kwargs))
+        found = cls.done(func, ((torch.clone(_as_it_is(args[0])), *args[1:]), kwargs))
         if not isinstance(found, Shared) or found.shape != args[0].shape:
             raise RuntimeError(f"{func.__name__}: values of one unit cannot be written into a tensor that all units share (rows of a table that are looked up once for all examples)")
         args[0].__dict__.update(found.__dict__)
@@ -110,21 +111,28 @@ def copied(own: torch.Tensor, units: int, rows: int) -> torch.Tensor:
         blocks = own.unflatten(0, (units, rows)).unsqueeze(1)
         return blocks.expand(units, units, *blocks.shape[2:]).flatten(1, 2)
 
-    return _made(own.detach(), units, behind, graded=own.requires_grad, own=own, rows=rows, copies=True)
+    return read_both_ways(own, behind, units, rows, copies=True)
 
 
-def read_both_ways(shape: Any, like: torch.Tensor, units: int, rows: int, own: Any, behind: Any, *, graded: bool, copies: bool = False) -> torch.Tensor:
-    """[units · rows, ...], whose rows may be the units' own, or all of them each unit's. own, behind: give the one and the other. like: has its dtype and device."""
-    holds = torch.empty((), dtype=like.dtype, device=like.device).expand(shape)
-    return _made(holds, units, behind, graded=graded, own=own, rows=rows, copies=copies)
+def read_both_ways(own: torch.Tensor, behind: Callable[[], torch.Tensor], units: int, rows: int, *, copies: bool = False) -> torch.Tensor:
+    """own [units · rows, ...], whose rows may be the units', or all of them each unit's: then behind() has them."""
+    return _made(own.detach(), units, behind, graded=own.requires_grad, own=own, rows=rows, copies=copies)
 
 
-def _made(values: torch.Tensor, units: int, behind: Any, *, graded: bool, own: Any = None, rows: int = 0, copies: bool = False) -> torch.Tensor:
+def _made(values: torch.Tensor, units: int, behind: Any, *, graded: bool, own: torch.Tensor | None = None, rows: int = 0, copies: bool = False) -> torch.Tensor:
     found = torch.Tensor._make_subclass(Shared, values, graded)
     found.units, found.graded, found._behind, found._own, found.rows, found.copies = units, graded, behind, own, rows, copies
     if graded:
         with torch._C.DisableTorchFunctionSubclass():
             found.register_hook(_refuse)
+    return found
+
+
+def _as_it_is(value: Shared) -> torch.Tensor:
+    """Another object, which stays as it is when the value is written into."""
+    with torch._C.DisableTorchFunctionSubclass():
+        found = torch.Tensor._make_subclass(Shared, value.detach().as_subclass(torch.Tensor), False)
+    found.__dict__.update(value.__dict__)
     return found
 
 

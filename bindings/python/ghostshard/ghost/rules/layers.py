@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import nn
 from torch.nn import functional
@@ -77,13 +75,11 @@ def _may_be_of_all(layer: Layer, ids: torch.Tensor) -> bool:
 
 def _read_both_ways(layer: Layer, ids: torch.Tensor) -> torch.Tensor:
     """Either one id of each unit, or all of them of all."""
-    module, units = layer.module, len(ids)
 
-    def rows_of(given: torch.Tensor) -> Callable[[], torch.Tensor]:
-        return lambda: layer.session.embedding(layer.number("weight"), given, layer.value("weight"), layer.padding_id())
+    def rows_of(given: torch.Tensor) -> torch.Tensor:
+        return layer.session.embedding(layer.number("weight"), given, layer.value("weight"), layer.padding_id())
 
-    own, behind = rows_of(ids), rows_of(ids.expand(units, -1))
-    return read_both_ways((units, module.embedding_dim), layer.value("weight"), units, 1, own, behind, graded=True)
+    return read_both_ways(rows_of(ids), lambda: rows_of(ids.expand(len(ids), -1)), len(ids), 1)
 
 
 @register_rule(nn.LayerNorm)
