@@ -37,6 +37,7 @@ REPEATED = {
     "softmax_over_copies": lambda m, x, n: x + weighted(m).softmax(0).reshape(6, 8),
     "copies_in_another_order": lambda m, x, n: x + weighted(m).flip(0).reshape(6, 8),
     "copies_less_their_mean": lambda m, x, n: x + (weighted(m) - weighted(m).mean(0)).reshape(6, 8),
+    "a_layer_of_sums_of_copies": lambda m, x, n: x + m.mix(places(m).expand(K, 2, 8).cumsum(0)).reshape(6, 8),
     "in_place": lambda m, x, n: x + places(m).repeat(K, 1, 1).mul_(2).add_(1).reshape(6, 8),
     "computed_again": lambda m, x, n: again(lambda x, table: (x + m.mix(table).sum(0).repeat(K, 1)).sin(), x, weighted(m)),
     "queries_of_a_layer": lambda m, x, n: x + m.attention(places(m).expand(n, 2, 8), x, x)[0].mean(1, keepdim=True),
