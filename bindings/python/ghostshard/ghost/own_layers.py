@@ -8,7 +8,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import nn
 
 from .layout import original_class, own_parameters

@@ -21,12 +21,11 @@ from .layout import Layout, original_class, own_parameters
 from .loss import PrivateLoss
 from .nobody import joined
 from .own_loss import OwnLoss
-from .provenance.opened import contents
 from .patched_forward import PatchedForward
+from .provenance.opened import contents
 from .recording import RecordingEngine
 from .rules import WITH_CHILDREN, beside_children, instantiable, look_up_tables, per_example, refuse_computed_weights, rule_for, scaled_rule, sharded_apart, taken_whole  # fmt: skip
 from .settled import as_output
-from .shared import plain
 from .spec_augment import masking, refuse_masks, refuse_noise
 from .tensor_trees import mapped, tensors_in
 from .transformers_losses import logits_of
