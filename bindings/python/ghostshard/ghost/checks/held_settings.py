@@ -135,13 +135,13 @@ class HeldSettings:
         setting = self._held.setdefault(key, _Setting(value))
         changes, setting.value = setting.value != value, value
         setting.by_extent.append((value, self._extents))
-        for number, what in enumerate(_EXTENTS):
-            if _is_table([(each, extents[number]) for each, extents in setting.by_extent]):
-                raise ValueError(_FOLLOWS.format(key[-1], f"in {_TABLE} steps it was a function of {what}"))
         if not changes:
             setting.latest.clear()
             setting.amounts.clear()
             return
+        for number, what in enumerate(_EXTENTS):
+            if _is_table([(each, extents[number]) for each, extents in setting.by_extent]):
+                raise ValueError(_FOLLOWS.format(key[-1], f"in {_TABLE} steps it was a function of {what}"))
         begins, setting.changed = setting.changed != self._step - 1, self._step
         setting.amounts.append((value, [*self._drawn, *self._read, *((reads[0], reads[-1]) if reads else ())]))
         for number, what in enumerate(_AMOUNTS):
