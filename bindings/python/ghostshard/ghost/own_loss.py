@@ -25,8 +25,9 @@ from .layout import original_class
 from .listed import Path, mapped_units, picked
 from .own_layers import Layers, Outputs, loss_of
 from .packing import unwrapped
-from .shared import Shared
-from .tensor_trees import tensors_in
+from .settled import as_output
+from .shared import Shared, plain
+from .tensor_trees import mapped, tensors_in
 from .transformers_losses import logits_of, loss_of_transformers, per_example_form, targets_of_transformers
 
 _OTHER = (
@@ -61,6 +62,11 @@ class OwnLoss:
         return self._model is not self._transformer and labels is not None and labels.default is labels.empty
 
     @property
+    def _is_of_peft(self) -> bool:
+        """What is around the Transformers model adds nothing to its loss."""
+        return any(original_class(each).__module__.startswith("peft.peft_model") for each in self._model.modules())
+
+    @property
     def pending(self) -> bool:
         """This rank has a batch for compare()."""
         return self._pending is not None
@@ -87,11 +93,12 @@ class OwnLoss:
                 "labels with return_dict=False, or a forward that returns a tuple: the model's loss needs its output by name. Return a ModelOutput or a dict with "
                 "loss and logits, or leave labels out and pass logits to the criterion that make_private returned"
             )
-        if isinstance(own, Shared):
+        if isinstance(own, Shared) and not self._is_of_peft:
             raise ValueError(
                 f"{type(self._model).__name__} has parameters of its own beside its layers, so that all of it counts as one layer, whose loss of the batch is not told apart "
                 f"example by example: make each of these parameters one of a small nn.Module that is called. {_OTHER}"
             )
+        own = plain(own)  # of a prompt that PEFT learns
         if self._by_form is not False and self._has_form(given, output):
             losses = loss_of_transformers(self._transformer, output, given.labels, reduction, given.packing)
             if not self._by_form:
@@ -107,7 +114,7 @@ class OwnLoss:
             )
         self._by_form = False
         self._rounding = max(torch.finfo(value.dtype).eps for value in tensors_in(output) if value.is_floating_point())
-        self._former = self._transformer if self._layers.loss is own else unwrapped(self._model)
+        self._former = self._transformer if self._is_of_peft or self._layers.loss is own else unwrapped(self._model)
         if not outputs or own is None:
             raise ValueError(
                 f"the loss that {type(self._model).__name__} gives is not one that {self._name} forms of its layers' outputs, so it is "
@@ -132,7 +139,7 @@ class OwnLoss:
 
     def _has_form(self, given: Inputs, output: Any) -> bool:
         logits = logits_of(output)
-        changed = self._layers.loss is not loss_of(output) and (logits is None or self._layers.loss is not None)
+        changed = self._layers.loss is not loss_of(output) and (logits is None or self._layers.loss is not None) and not self._is_of_peft
         if given.labels is None or changed:  # by what is around the Transformers model: a term may be too small to be seen in one batch
             return False
         if not per_example_form(self._transformer, given.labels, given.packing):
@@ -142,7 +149,7 @@ class OwnLoss:
                 f"the loss of packed texts of {self._name} has no per-example form here: leave labels out and pass logits and targets to "
                 "the criterion that make_private returned"
             )
-        if logits is not None and given.packing is None and self._by_form is None and given.labels.dim() == 2 and logits.shape[:2] != given.labels.shape:
+        if not self._is_of_peft and logits is not None and given.packing is None and self._by_form is None and given.labels.dim() == 2 and logits.shape[:2] != given.labels.shape:
             return False  # the places of a picture are put before those of the text
         taken = self._layers.kwargs.get("labels")  # a prompt's places are put before those of the text
         return self._by_form is True or taken is None or given.units == 0 or taken.shape == given.labels.shape
@@ -200,9 +207,10 @@ class OwnLoss:
         units = max(given.units, 1)  # a placeholder stands for none
         found = []
         taken = (self._layers.args, self._layers.kwargs) if self._former is self._transformer else (given.args, given.kwargs)
+        taken = mapped(as_output, taken)  # tables and labels that meet a prompt's
         for i in range(units) if of is None else of:
             part = _Part(i, units, given.dim)
-            bare = outputs.replayed(self._former, part.of)
+            bare = outputs.replayed(self._former, lambda value, part=part: part.of(mapped(as_output, value)))
             args, kwargs = part.of(taken, given.listed)
             loss = loss_of(bare.forward(*args, **kwargs))
             if not isinstance(loss, torch.Tensor) or loss.dim() != 0:
