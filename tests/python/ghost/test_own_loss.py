@@ -213,7 +213,7 @@ def test_each_example_is_compared_with_itself_alone(monkeypatch):
 
     torch.manual_seed(3)
     private, replayed = Private(bert(num_labels=1), 1.0, attribution_check=False), own_loss.Outputs.replayed
-    of_another = lambda self, module, part: replayed(self, module, own_loss._Part((part.__defaults__[0]._i + 1) % 4, 4, 0).of)
+    of_another = lambda self, module, part: replayed(self, module, own_loss._Part(((getattr(part, "__self__", None) or part.__defaults__[0])._i + 1) % 4, 4, 0).of)
     monkeypatch.setattr(own_loss.Outputs, "replayed", of_another)
     with pytest.raises(ValueError, match="not told apart example by example"):
         private.module(input_ids=IDS, labels=torch.linspace(-1, 1, 4)).loss.backward()
