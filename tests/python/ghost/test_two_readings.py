@@ -3,6 +3,8 @@
 import pytest
 import torch
 from launch import SUM_TOLERANCE
+from models import class_loss
+from private import Private
 from test_shared_rows import Placed, difference, texts
 from torch import nn
 from torch.nn import functional
@@ -95,14 +97,30 @@ def test_examples_in_another_place_are_refused(join, counts):
         difference(Model(join), texts(*counts))
 
 
+def places_first_if_as_many(model, x, count):
+    if count != 6:
+        return x + places(model, 6)
+    return (x.transpose(0, 1) + places(model, 6)[:, None].expand(6, 6, 8)).transpose(0, 1)
+
+
 def test_a_way_that_only_a_batch_of_as_many_examples_as_places_takes_is_looked_at():
     """Its first extent is the places', as many as the examples, and no batch of others has shown that it is not theirs."""
-
-    def join(model, x, count):
-        if count != 6:
-            return x + places(model, 6)
-        return (x.transpose(0, 1) + places(model, 6)[:, None].expand(6, 6, 8)).transpose(0, 1)
-
     torch.manual_seed(3)
     with pytest.raises(RuntimeError, match="must not depend on other examples"):
-        difference(Model(join), texts(5, 6))
+        difference(Model(places_first_if_as_many), texts(5, 6))
+
+
+def test_another_models_backward_comes_between():
+    """A generator's turn between the discriminator's forward and its backward: what is not certain there is looked at here all the same."""
+    torch.manual_seed(3)
+    private, other = Private(Model(places_first_if_as_many), 0.3), Private(nn.Sequential(nn.Embedding(11, 3), nn.Flatten(), nn.Linear(18, 3)), 0.3)
+
+    def loss(model, batch):
+        found = class_loss(model, batch)
+        other.backward(class_loss, batch)
+        return found
+
+    few, many = texts(5, 6)
+    private.backward(loss, few)
+    with pytest.raises(RuntimeError, match="must not depend on other examples"):
+        private.backward(loss, many)

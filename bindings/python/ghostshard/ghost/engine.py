@@ -22,7 +22,7 @@ from .checks.values import Repeat
 from .gathered import GatheredWeights
 from .layout import Layout, read_layout
 from .loss import check_losses
-from .meetings import doubted
+from .meetings import doubts
 from .memory_budget import Memory
 from .packing import Packing
 from .patching import PatchedModel
@@ -69,7 +69,7 @@ class GhostEngine:
             checked=attribution_check,
         )  # fmt: skip
         self.run = self.sessions.run  # constants, ledger, next step
-        self.in_forward = False
+        self.in_forward, self._doubts = False, 0
         self.inputs: Inputs | None = None  # of the last forward
         self.forwards: list[Inputs] = []  # that the microbatch at hand has begun with; none: a layer called on its own
         self._enabled, self._detached = True, False
@@ -210,7 +210,8 @@ class GhostEngine:
         units = forwards[-1].units if forwards else session.units
         try:
             axes = {axis.place for each in forwards for axis in each.padding}
-            opened = self.provenance.opened() | self.weights.buffers.moved_anew() | doubted()
+            before, self._doubts = self._doubts, doubts()
+            opened = self.provenance.opened() | self.weights.buffers.moved_anew() | (self._doubts > before)
             looks = bool(forwards) and (opened or self.sessions.look_is_new(self.model, loss_per_unit, axes))
             news = _OWN_LOSS * self._patches.own_loss.pending + _LOOKS * looks
             news = self._gate.backward(self.sessions.at, loss_per_unit, units, lambda: check_losses(loss_per_unit, units), news=news)

@@ -30,7 +30,7 @@ _OTHERWISE = (
 )
 
 _certain: set[tuple] = set()  # lines of the model where a tensor of the units had their number as its first extent, and as no other
-_doubts: list[bool] = []
+_doubts = 0
 
 
 def done(func: Any, given: Any) -> Any:
@@ -44,14 +44,13 @@ def done(func: Any, given: Any) -> Any:
 
 def doubt() -> None:
     """A reading was chosen that is not certain."""
-    _doubts[:] = [True]
+    global _doubts
+    _doubts += 1
 
 
-def doubted() -> bool:
-    """Whether that was so since the last time this was asked: then the gradients of the batch must be looked at."""
-    found = bool(_doubts)
-    _doubts.clear()
-    return found
+def doubts() -> int:
+    """How many there were so far, in the layers of all models: where there are more than before, the gradients of the batch must be looked at."""
+    return _doubts
 
 
 def _met(func: Any, given: Any, units: int, sure: set[int]) -> Any:
@@ -203,4 +202,4 @@ def _of_each(func: Any, one: Callable[..., Any], values: list[torch.Tensor]) -> 
 
 Shared.done = staticmethod(done)
 
-__all__ = ["done", "doubt", "doubted"]
+__all__ = ["done", "doubt", "doubts"]
