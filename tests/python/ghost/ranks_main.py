@@ -211,6 +211,18 @@ def bert_of_spans() -> nn.Module:
     return BertForQuestionAnswering(bert().config)
 
 
+class HeadBesideBert(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = bert().bert, nn.Linear(24, 50)
+
+    def forward(self, input_ids, labels):
+        from transformers.modeling_outputs import TokenClassifierOutput
+
+        logits = self.head(self.body(input_ids=input_ids).last_hidden_state)
+        return TokenClassifierOutput(loss=functional.cross_entropy(logits.flatten(0, 1), labels.flatten()), logits=logits)
+
+
 def refused(scenario: Callable) -> Callable:
     """The sentence that it ends with, on all ranks."""
 
@@ -309,6 +321,7 @@ SCENARIOS: dict[str, Callable] = {
     "own_parameter_beside_an_lstm": sum_scenario(Tagged, pictures, class_loss, 0.3),
     "t5_by_its_own_loss": own_loss_scenario(t5, "input_ids", "labels"),
     "bert_spans_by_its_own_loss": own_loss_scenario(bert_of_spans, "input_ids", "start_positions", "end_positions"),
+    "own_head_by_its_own_loss": own_loss_scenario(HeadBesideBert, "input_ids", "labels"),
     "packed_texts": packed_scenario(checkpointed_gpt2, *[1] * 8),
     "packed_users": packed_scenario(llama, 2, 1, 1, 3, 1),
     "noise": noise,

@@ -10,7 +10,7 @@ SUMS = [
     "mlp", "language_tied_and_embedded_twice", "frozen_parts", "conv2d", "conv2d_few_places", "layer_without_a_rule",
     "gpt2_tied", "gpt2_accumulated", "gpt2_checkpointed", "gpt2_two_passes", "gpt2_checkpointed_two_passes",
     "gpt2_with_lora", "llama", "bert", "language_sharded_by_leaf", "packed_texts", "packed_users", "lstm", "opacus_lstm",
-    "gru_sharded_as_a_leaf", "own_parameters_beside_blocks", "own_parameters_beside_blocks_two_passes", "own_parameter_beside_an_lstm", "t5_by_its_own_loss", "bert_spans_by_its_own_loss",
+    "gru_sharded_as_a_leaf", "own_parameters_beside_blocks", "own_parameters_beside_blocks_two_passes", "own_parameter_beside_an_lstm", "t5_by_its_own_loss", "bert_spans_by_its_own_loss", "own_head_by_its_own_loss",
 ]  # fmt: skip
 # What replicas change: how sums are reduced, who draws the noise, and which rows of a table or a leaf a rank has. The other sums are long tests there.
 OF_REPLICAS = ["language_tied_and_embedded_twice", "gpt2_accumulated", "gpt2_two_passes", "language_sharded_by_leaf", "packed_users"]

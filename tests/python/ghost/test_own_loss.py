@@ -122,6 +122,25 @@ class HeadAround(torch.nn.Module):
         return transformers.modeling_outputs.SequenceClassifierOutput(loss=loss, logits=logits)
 
 
+class HeadNeverWithoutLabels(HeadAround):
+    """It takes them whether or not there are some. Its loss is of the kind that the model inside would form."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = bert()
+
+    def forward(self, input_ids, labels=None):
+        logits = self.head(self.body(input_ids=input_ids, output_hidden_states=True).hidden_states[-1][:, 0])
+        return {"loss": functional.cross_entropy(logits, labels), "logits": logits}
+
+
+def term_around_lora():
+    peft = pytest.importorskip("peft")
+    model = TermAround(hands_on=True)
+    model.inner = peft.get_peft_model(model.inner, peft.LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["query"], init_lora_weights=False))
+    return model
+
+
 def git():
     vision = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 8, "patch_size": 4}
     return transformers.GitForCausalLM(transformers.GitConfig(vision_config=vision, **SIZES)).train()
@@ -142,7 +161,9 @@ OTHERS = {
     "around_gives_a_model_output": (lambda: Around(hands_on=True, as_dict=False), {"labels": CLASSES}),
     "another_loss_around": (MarginAround, {"labels": CLASSES}),
     "a_term_beside_the_loss": (lambda: TermAround(hands_on=True), {"labels": CLASSES}),
+    "a_term_beside_the_loss_of_lora": (term_around_lora, {"labels": CLASSES}),
     "a_head_of_its_own": (HeadAround, {"labels": CLASSES}),
+    "a_head_that_is_never_without_labels": (HeadNeverWithoutLabels, {"labels": CLASSES}),
     "text_of_a_picture": (git, {"pixel_values": torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(2)), "labels": IDS}),
     "speech": (whisper, {"input_ids": None, "input_features": SPECTRA, "labels": IDS}),
 }
@@ -213,7 +234,7 @@ def test_each_example_is_compared_with_itself_alone(monkeypatch):
 
     torch.manual_seed(3)
     private, replayed = Private(bert(num_labels=1), 1.0, attribution_check=False), own_loss.Outputs.replayed
-    of_another = lambda self, module, part: replayed(self, module, own_loss._Part(((getattr(part, "__self__", None) or part.__defaults__[0])._i + 1) % 4, 4, 0).of)
+    of_another = lambda self, module, part: replayed(self, module, own_loss._Part((part.__self__._i + 1) % 4, 4, 0).of)
     monkeypatch.setattr(own_loss.Outputs, "replayed", of_another)
     with pytest.raises(ValueError, match="not told apart example by example"):
         private.module(input_ids=IDS, labels=torch.linspace(-1, 1, 4)).loss.backward()

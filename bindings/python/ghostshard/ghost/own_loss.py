@@ -27,7 +27,7 @@ from .own_layers import Layers, Outputs, loss_of
 from .packing import unwrapped
 from .settled import as_output
 from .shared import Shared, plain
-from .tensor_trees import mapped, tensors_in
+from .tensor_trees import tensors_in
 from .transformers_losses import logits_of, loss_of_transformers, per_example_form, targets_of_transformers
 
 _OTHER = (
@@ -57,14 +57,14 @@ class OwnLoss:
 
     @functools.cached_property
     def _needs_labels(self) -> bool:
-        """The forward of a class around the Transformers model has no default for them."""
-        labels = inspect.signature(unwrapped(self._model).forward).parameters.get("labels")
-        return self._model is not self._transformer and labels is not None and labels.default is labels.empty
+        """The forward of a module around the Transformers model takes them, and may form its loss whatever they are."""
+        around = unwrapped(self._model)
+        return around is not self._transformer and not self._is_of_peft and "labels" in inspect.signature(around.forward).parameters
 
-    @property
+    @functools.cached_property
     def _is_of_peft(self) -> bool:
-        """What is around the Transformers model adds nothing to its loss."""
-        return any(original_class(each).__module__.startswith("peft.peft_model") for each in self._model.modules())
+        """What is around the Transformers model is PEFT's alone, which adds nothing to its loss."""
+        return original_class(unwrapped(self._model)).__module__.startswith("peft.")
 
     @property
     def pending(self) -> bool:
@@ -207,10 +207,9 @@ class OwnLoss:
         units = max(given.units, 1)  # a placeholder stands for none
         found = []
         taken = (self._layers.args, self._layers.kwargs) if self._former is self._transformer else (given.args, given.kwargs)
-        taken = mapped(as_output, taken)  # tables and labels that meet a prompt's
         for i in range(units) if of is None else of:
             part = _Part(i, units, given.dim)
-            bare = outputs.replayed(self._former, lambda value, part=part: part.of(mapped(as_output, value)))
+            bare = outputs.replayed(self._former, part.of)
             args, kwargs = part.of(taken, given.listed)
             loss = loss_of(bare.forward(*args, **kwargs))
             if not isinstance(loss, torch.Tensor) or loss.dim() != 0:
@@ -272,6 +271,7 @@ class _Part:
         return mapped_units(self._rows, lambda each: picked(each, [self._i]) if self._units > 1 else each, value, listed)
 
     def _rows(self, value: torch.Tensor) -> torch.Tensor:
+        value = as_output(value)  # a table, or labels, that met a prompt's
         dim = self._dim if value.dim() > self._dim + 1 else 0
         if value.dim() == 0 or self._units == 1:
             return value
