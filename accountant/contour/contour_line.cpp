@@ -231,62 +231,64 @@ std::optional<ContourLine::Extent> ContourLine::extent(Direction direction, std:
                 begun->n};
 }
 
+namespace {
+
+// Of phases, at each node of a line.
+struct NodeSums {
+  explicit NodeSums(size_t n) : log_power(n, 0), error(n, 0), size(n, 0) {}
+  void add(size_t k, std::complex<long double> more, double its_error, double its_size) {
+    log_power[k] += more;
+    error[k] += its_error * (1 + error[k]);  // (1+a)(1+b) - 1 <= a + b(1+a)
+    size[k] += its_size;
+  }
+
+  std::vector<std::complex<long double>> log_power;
+  std::vector<double> error;
+  std::vector<double> size;  // sums of moduli: the rounding of adding so many logarithms
+};
+
+}  // namespace
+
 void ContourLine::take_integrand(std::span<const PhaseMoment> moments, size_t n, const SigmaRule* rule) {
-  integrand_.assign(n, 0);
-  error_.assign(n, 0);
+  NodeSums all(n);
   if (rule != nullptr)
     for (size_t k = 0; k < n; ++k)
-      error_[k] = std::expm1(rule->log_error(c_, step<double>() * static_cast<double>(k))) * (1 + 8 * kRounding);
-  std::vector<double> sizes(n, 0);  // sums of moduli: the rounding of adding so many logarithms
+      all.error[k] = std::expm1(rule->log_error(c_, step<double>() * static_cast<double>(k))) * (1 + 8 * kRounding);
   size_t nodes = 0;
   for (const PhaseMoment& moment : moments) nodes += moment.nodes();
-  const auto sweep = [&](std::span<const PhaseMoment> some, size_t first, size_t end, const LineMoment::Visitor& add) {
+  const auto sweep = [&](std::span<const PhaseMoment> some, size_t first, size_t end, NodeSums& sums) {
+    const auto add = [&](size_t k, const LineMoment::Value& value) {
+      sums.add(k, value.log_power, value.relative_error, modulus_at_most(value.log_power));
+    };
     for (const PhaseMoment& moment : some)
       if (precise_)
         moment.sweep<long double>(step<long double>(), first, end, add);
       else
         moment.sweep<double>(step<double>(), first, end, add);
   };
-  const auto add = [&](size_t k, std::complex<long double> log_power, double size, double error) {
-    integrand_[k] += log_power;
-    error_[k] += error * (1 + error_[k]);  // (1+a)(1+b) - 1 <= a + b(1+a)
-    sizes[k] += size;
-  };
   if (moments.size() < kManyPhases) {
-    in_parts(n, kNodesOfAPart, static_cast<double>(nodes), [&](size_t first, size_t end) {
-      sweep(moments, first, end, [&](size_t k, const LineMoment::Value& value) {
-        add(k, value.log_power, modulus_at_most(value.log_power), value.relative_error);
-      });
-    });
+    in_parts(n, kNodesOfAPart, static_cast<double>(nodes),
+             [&](size_t first, size_t end) { sweep(moments, first, end, all); });
   } else {  // a phase's sweep takes long to begin: all of a line by the same part
-    struct Sums {
-      std::vector<std::complex<long double>> log_power;
-      std::vector<double> size, error;
-    };
     const size_t granule = (moments.size() + kPartsOfPhases - 1) / kPartsOfPhases;
-    std::vector<Sums> parts((moments.size() - 1) / granule + 1);
+    std::vector<NodeSums> parts((moments.size() - 1) / granule + 1, NodeSums(0));
     const double nanoseconds =
         static_cast<double>(nodes) * static_cast<double>(n) / static_cast<double>(moments.size());
     in_parts(moments.size(), granule, nanoseconds, [&](size_t first, size_t end) {
-      Sums& sums = parts[first / granule];
-      sums.log_power.assign(n, 0);
-      sums.size.assign(n, 0);
-      sums.error.assign(n, 0);
-      sweep(moments.subspan(first, end - first), 0, n, [&](size_t k, const LineMoment::Value& value) {
-        sums.log_power[k] += value.log_power;
-        sums.error[k] += value.relative_error * (1 + sums.error[k]);
-        sums.size[k] += modulus_at_most(value.log_power);
-      });
+      NodeSums& sums = parts[first / granule] = NodeSums(n);
+      sweep(moments.subspan(first, end - first), 0, n, sums);
     });
-    for (const Sums& sums : parts)
-      for (size_t k = 0; k < sums.size.size(); ++k) add(k, sums.log_power[k], sums.size[k], sums.error[k]);
+    for (const NodeSums& sums : parts)
+      for (size_t k = 0; k < sums.size.size(); ++k) all.add(k, sums.log_power[k], sums.error[k], sums.size[k]);
   }
+  integrand_ = std::move(all.log_power);
+  error_ = std::move(all.error);
   const double unit = precise_ ? static_cast<double>(std::numeric_limits<long double>::epsilon()) : kRounding;
   const double adding = kLongRounding * static_cast<double>(moments.size() + kPartsOfPhases);
   for (size_t k = 0; k < n; ++k) {
     const double size = modulus_at_most(integrand_[k]);
     integrand_[k] = over_z(integrand_[k], k);
-    const double roundings = unit * (16 + 2 * size) + adding * sizes[k];
+    const double roundings = unit * (16 + 2 * size) + adding * all.size[k];
     error_[k] = modulus_at_most(integrand_[k]) * (error_[k] + roundings * (1 + error_[k])) * (1 + 8 * kRounding);
   }
 }

@@ -218,17 +218,17 @@ double Sketches::added_variance(double h, double c) const {
 AddedVariance::AddedVariance(const Sketches& sketches, double c) {
   sketches.for_each_loss(c, [&](double size, double weight) { points_.push_back({size, weight}); });
   std::sort(points_.begin(), points_.end(), [](const Point& one, const Point& other) { return one.size < other.size; });
-  least_.assign(points_.size() + 1, 0);
-  most_.assign(points_.size() + 1, 0);
-  for (size_t i = 0; i < points_.size(); ++i) least_[i + 1] = least_[i] + points_[i].size * points_[i].weight;
-  for (size_t i = points_.size(); i-- > 0;) most_[i] = most_[i + 1] + points_[i].weight;
+  of_small_.assign(points_.size() + 1, 0);
+  of_large_.assign(points_.size() + 1, 0);
+  for (size_t i = 0; i < points_.size(); ++i) of_small_[i + 1] = of_small_[i] + points_[i].size * points_[i].weight;
+  for (size_t i = points_.size(); i-- > 0;) of_large_[i] = of_large_[i + 1] + points_[i].weight;
 }
 
 double AddedVariance::at(double h) const {
   const auto from = std::partition_point(points_.begin(), points_.end(),
                                          [&](const Point& point) { return point.size * h < h * h / 6; });
   const auto i = static_cast<size_t>(from - points_.begin());
-  return h * least_[i] + h * h / 6 * most_[i];
+  return h * of_small_[i] + h * h / 6 * of_large_[i];
 }
 
 Guess guess_epsilon(const Sketches& sketches, double log_delta) {

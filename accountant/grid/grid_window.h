@@ -93,8 +93,8 @@ class AddedVariance {
   struct Point {
     double size, weight;  // of a loss, and how often it comes
   };
-  std::vector<Point> points_;         // by size
-  std::vector<double> least_, most_;  // sums of size·weight up to each point, and of weight from it on
+  std::vector<Point> points_;                // by size
+  std::vector<double> of_small_, of_large_;  // sums of size·weight up to each point, and of weight from it on
 };
 
 // The epsilon at which delta is about e^log_delta, by the saddle-point approximation kept near Chernoff's bound.

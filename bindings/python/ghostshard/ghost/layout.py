@@ -8,8 +8,10 @@ DTensor's mesh, placements and local tensors; and DTensor's constructor, which F
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import types
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import nn
@@ -110,6 +112,11 @@ def original_class(module: nn.Module) -> type:
     if isinstance(module, FSDPModule):
         kind = next(base for base in kind.__mro__[1:] if base is not FSDPModule and issubclass(base, nn.Module))
     return kind
+
+
+def plain_forward(module: nn.Module) -> Callable[..., Any]:
+    """Its class's, bound to it: of a copy of a module whose forward ours stood in the place of."""
+    return types.MethodType(original_class(module).forward, module)
 
 
 def read_layout(model: nn.Module, *, fsdp: bool) -> Layout:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-import types
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
 from torch import nn
 
-from .layout import original_class, own_parameters
+from .layout import original_class, own_parameters, plain_forward
 from .tensor_trees import tensors_in
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -141,11 +140,7 @@ class _Captured:
         return output
 
     def __reduce__(self) -> tuple:
-        return _plain_forward, (self._model,)
-
-
-def _plain_forward(module: nn.Module) -> Callable[..., Any]:
-    return types.MethodType(original_class(module).forward, module)
+        return plain_forward, (self._model,)
 
 
 __all__ = ["Layers", "Outputs", "loss_of"]

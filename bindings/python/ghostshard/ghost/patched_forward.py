@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import functools
-import types
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
 from .checks.guard import Guard
-from .layout import original_class
+from .layout import original_class, plain_forward
 from .recording import RecordingEngine, anchor, made_by_a_layer
 from .rows import InOrder
 from .rules import BY_ROWS, Layer, Rule, beside_children, per_example, same_output, tensor_parallel
@@ -112,11 +110,7 @@ class PatchedForward:
         self._compared = True
 
     def __reduce__(self) -> tuple:
-        return _plain_forward, (self.layer.module,)  # for copies, and for models that are saved whole
-
-
-def _plain_forward(module: nn.Module) -> Callable[..., Any]:
-    return types.MethodType(original_class(module).forward, module)
+        return plain_forward, (self.layer.module,)  # for copies, and for models that are saved whole
 
 
 __all__ = ["PatchedForward"]

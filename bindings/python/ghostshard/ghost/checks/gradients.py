@@ -128,8 +128,8 @@ class AttributionCheck:
         coins.again()
         scaled = not undecided and any(_other_mass(masses[u not in half][u], masses[2][u]) for u in range(units))
         chosen = torch.tensor([u in half for u in range(units)], dtype=torch.bool)
-        own = own_losses_under(losses)
-        looked_at = [each if each.inputs.own_losses in own else replace(each, own_loss=None) for each in self._some_of(repeats, units, packed=packed, seed=seed)]
+        of_model = own_losses_under(losses)
+        looked_at = [each if each.inputs.own_losses in of_model else replace(each, own_loss=None) for each in self._some_of(repeats, units, packed=packed, seed=seed)]
         if looked_at:
             output = max(each.reaches_others(chosen, self._highest) for each in looked_at)
         padded = [PaddedGradients(each.inputs.outputs, each.inputs.padded_outputs) for each in looked_at]
