@@ -134,7 +134,8 @@ def main():
                 cells.append(result.get("error", "not run").split(":")[0])
         print("".join(f"{cell:>20}" for cell in [row["name"][:20], *cells]))
     if arguments.output:
-        record = {"machine": platform.processor() or platform.machine(), "context": {k: ours["context"][k] for k in ("num_cpus", "mhz_per_cpu", "load_avg")}, "rows": list(rows.values())}
+        commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip()
+        record = {"commit": commit, "machine": platform.processor() or platform.machine(), "context": {k: ours["context"][k] for k in ("num_cpus", "mhz_per_cpu", "load_avg")}, "rows": list(rows.values())}
         Path(arguments.output).write_text(json.dumps(record, indent=1) + "\n")
 
 
