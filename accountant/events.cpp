@@ -234,6 +234,13 @@ std::string type_name(const Event& event) {
   return std::visit([]<class E>(const E&) { return std::string(Form<E>::kName); }, event);
 }
 
+void refuse_event(const std::string& engine, const Event& event, Adjacency adjacency) {
+  const bool of_one_size = std::holds_alternative<FixedSizeGaussianEvent>(event) && adjacency != Adjacency::kReplaceOne;
+  throw std::invalid_argument("accountant " + engine + " must be given an event that it can bound under " +
+                              to_string(adjacency) + " adjacency, got " + type_name(event) +
+                              (of_one_size ? ": batches of one size are bounded under replace-one" : ""));
+}
+
 std::optional<double> noise_multiplier(const Event& event) {
   return std::visit(
       [](const auto& any) -> std::optional<double> {

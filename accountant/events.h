@@ -233,6 +233,8 @@ EventKey key_of(const Event& event);
 std::string type_name(const Event& event);                   // "gaussian", …
 std::optional<double> noise_multiplier(const Event& event);  // of a release of gradients; nothing for another release
 bool is_tuning(const Event& event);                          // either of the two
+// Throws std::invalid_argument: no engine of this name bounds the event under this adjacency.
+[[noreturn]] void refuse_event(const std::string& engine, const Event& event, Adjacency adjacency);
 // Throws std::invalid_argument unless counts are >= 1, a pass within its limits, a batch, a cap and a group at most the
 // units, tables add up as their events say, and a tuned run has releases of which none is tuning itself.
 void require_valid(const Event& event);

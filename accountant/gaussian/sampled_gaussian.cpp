@@ -54,8 +54,7 @@ SampledGaussian sampled_gaussian(const Event& event, Adjacency adjacency, const 
       return {adaptive->q.value(), 1 / std::hypot(gradient, centred_count) * (1 + rounding)};
     }
   }
-  throw std::invalid_argument("accountant " + engine + " must be given an event that it can bound under " +
-                              to_string(adjacency) + " adjacency, got " + type_name(event));
+  refuse_event(engine, event, adjacency);
 }
 
 void require_noise_with_a_square(SampledGaussian release) {

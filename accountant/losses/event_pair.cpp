@@ -6,7 +6,6 @@
 #include <map>
 #include <mutex>
 #include <optional>
-#include <stdexcept>
 #include <utility>
 
 #include "accountant/losses/balls_in_bins.h"
@@ -181,9 +180,7 @@ std::shared_ptr<const DominatingPair> loss_table(const Event& event, Adjacency a
   const std::lock_guard lock(mutex);
   if (const auto found = known.find(key); found != known.end()) return found->second;
   auto pair = pair_of(event, adjacency);
-  if (!pair)
-    throw std::invalid_argument("accountant " + engine + " must be given an event that it can bound under " +
-                                to_string(adjacency) + " adjacency, got " + type_name(event));
+  if (!pair) refuse_event(engine, event, adjacency);
   if (known.size() >= kMostKept) known.clear();
   return known[key] = std::make_shared<const DominatingPair>(*std::move(pair));
 }

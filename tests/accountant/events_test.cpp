@@ -5,6 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "accountant/accountant.h"
+
 namespace ghostshard::accountant {
 namespace {
 
@@ -152,6 +154,23 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"RateAboveOne", R"({"type":"poisson_gaussian","noise_multiplier":1,"sampling_rate":2})",
                 "sampling rate must be > 0 and <= 1, got 2"}),
     [](const auto& c) { return c.param.name; });
+
+TEST(RefusedEvent, BatchesOfOneSizeSayUnderWhichAdjacencyTheyAreBounded) {
+  const Event event = FixedSizeGaussianEvent{100, 10, NoiseMultiplier(1)};
+  for (const auto* engine : {"contour", "prv", "rdp"}) {
+    SCOPED_TRACE(engine);
+    make_accountant(engine, Adjacency::kReplaceOne)->compose(event, 5);
+    try {
+      make_accountant(engine, Adjacency::kZeroOut)->compose(event, 5);
+      FAIL() << "was accepted";
+    } catch (const std::invalid_argument& error) {
+      EXPECT_THAT(
+          error.what(),
+          testing::HasSubstr(
+              "zero-out adjacency, got fixed_size_gaussian: batches of one size are bounded under replace-one"));
+    }
+  }
+}
 
 TEST(Adjacency, NamesReadBack) {
   EXPECT_EQ(adjacency_from_string(to_string(Adjacency::kZeroOut)), Adjacency::kZeroOut);
