@@ -7,6 +7,7 @@
 #include "kernels/device/on_device.h"
 #include "kernels/device/placement.h"
 #include "kernels/host/checks.h"
+#include "kernels/host/float32_products.h"
 #include "kernels/host/unit_norms.h"
 #include "kernels/host/vectorised.h"
 #include "kernels/norm_parts/bound.h"
@@ -45,6 +46,7 @@ void per_unit_gradient(const at::Tensor& a, const at::Tensor& g, const Segments&
   require_shape(op, "out", out, {units, outputs, inputs}, a.scalar_type());
   require_parts(parts, units);
   const int64_t panel = panel_rows(inputs);
+  const Float32Products in_float32;
   for (int64_t u = 0; u < units; ++u) {
     const at::Tensor unit_a = a.narrow(0, segments.begin(u), segments.length(u));
     const at::Tensor unit_g = g.narrow(0, segments.begin(u), segments.length(u));
@@ -87,6 +89,7 @@ BoundedSum unit_norm_by_gram(const UnitRows& a, const UnitRows& g, const UnitSum
 BoundedSum unit_norm_by_panels(const UnitRows& a, const UnitRows& g, const UnitSum& later) {
   const int64_t inputs = a.x.size(1), outputs = g.x.size(1), height = std::min(outputs, panel_rows(inputs));
   const at::Tensor panel = at::empty({height, inputs}, a.x.options());
+  const Float32Products in_float32;
   double squared = 0;
   for (int64_t top = 0; top < outputs; top += height) {
     at::Tensor rows = panel.narrow(0, 0, std::min(height, outputs - top));

@@ -7,6 +7,7 @@
 #include "kernels/device/on_device.h"
 #include "kernels/device/placement.h"
 #include "kernels/host/checks.h"
+#include "kernels/host/float32_products.h"
 #include "kernels/host/vectorised.h"
 #include "kernels/norm_parts/bound.h"
 
@@ -106,6 +107,7 @@ void add_products(const at::Tensor& left, const at::Tensor& right, const std::ve
   const int64_t outputs = left.size(1), inputs = right.size(1);
   const int64_t height = std::min(outputs, std::max(kLeastPanelRows, kPanelElements / inputs));
   const at::Tensor panel = at::empty({height, inputs}, out.options());
+  const Float32Products in_float32;
   for (int64_t top = 0; top < outputs; top += height) {
     const int64_t rows = std::min(height, outputs - top);
     at::Tensor product = panel.narrow(0, 0, rows), sum = out.narrow(0, top, rows);

@@ -67,7 +67,7 @@ def targets_of_transformers(model: Any, labels: torch.Tensor, losses: torch.Tens
         return torch.ones_like(losses)
     labels = (shifted(labels) if kind == "ForCausalLM" else labels).to(losses.device)
     valid = labels != -100
-    ones = torch.ones(labels.shape, device=losses.device)
+    ones = torch.ones(labels.shape, dtype=torch.float32, device=losses.device)
     if packing is None:
         return reduce_units(ones, valid, "sum")
     return packing.reduce(ones, valid, "sum")

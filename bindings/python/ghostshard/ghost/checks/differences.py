@@ -41,7 +41,7 @@ def narrowed(value: torch.Tensor, rows: int) -> torch.Tensor:
     """Values on a scale that is linear about zero and logarithmic far out, so that a mask of -1e9 hides no others. The last extent is replaced by
     products with a few vectors, because logits are large, unless it is small or one of the first `rows` extents, which are the rows'."""
     narrow = value.dim() > rows and value.shape[-1] > _DIRECTIONS
-    fixed = torch.randn(value.shape[-1], _DIRECTIONS, generator=torch.Generator().manual_seed(0)).to(value.device) if narrow else None
+    fixed = torch.randn(value.shape[-1], _DIRECTIONS, generator=torch.Generator().manual_seed(0), dtype=torch.float32, device="cpu").to(value.device) if narrow else None
 
     def scaled(part: torch.Tensor) -> torch.Tensor:
         found = on_a_log_scale(part)

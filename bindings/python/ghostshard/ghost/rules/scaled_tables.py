@@ -46,8 +46,8 @@ def _ids(device: torch.device) -> torch.Tensor:
 
 def _table(weight: torch.Tensor) -> torch.Tensor:
     """Of rows of many sizes. [1, 0] is 1, so that its output is the scale."""
-    sizes = torch.tensor([[0.5], [1.0], [16.0], [1 / 64], [0.25]])
-    table = torch.randn(_ROWS, weight.shape[1], generator=torch.Generator().manual_seed(0)) * sizes
+    sizes = torch.tensor([[0.5], [1.0], [16.0], [1 / 64], [0.25]], dtype=torch.float32, device="cpu")
+    table = torch.randn(_ROWS, weight.shape[1], generator=torch.Generator().manual_seed(0), dtype=torch.float32, device="cpu") * sizes
     table[1, 0] = 1
     return table.to(weight.device, weight.dtype)
 
