@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .ghost.packing import next_token_labels as next_token_labels
     from .ghost.packing import pack_texts as pack_texts
     from .ghost.provenance import vouch_for as vouch_for
+    from .ghost.rules import per_example as per_example
     from .ghost.rules import register_rule as register_rule
     from .ghost.weights import digest_of_weights as digest_of_weights
     from .privacy_engine import PrivacyEngine as PrivacyEngine
@@ -22,6 +23,7 @@ _PLACES = {
     "digest_of_weights": "ghost.weights",
     "next_token_labels": "ghost.packing",
     "pack_texts": "ghost.packing",
+    "per_example": "ghost.rules",
     "register_rule": "ghost.rules",
     "vouch_for": "ghost.provenance",
 }

@@ -55,15 +55,15 @@ class Outputs:
 class Layers:
     """Keeps what the outermost called modules inside of a model give, and what the Transformers model in it takes and gives.
 
-    A module that forms a loss of the batch is computed again for each example: the Transformers model itself and what is around it by what is inside
-    of them, a criterion without parameters as it is."""
+    A module that forms a loss of the batch is computed again for each example, by what is inside of it: the Transformers model itself, what is around it,
+    and any without parameters of its own (a criterion, XLM's last layer)."""
 
     def __init__(self, whole: Any, model: Any):
         self._whole, self._model = whole, model
         self._around = set() if model is None else {id(each) for each in whole.modules() if any(inside is model for inside in each.modules())}
-        self._depth, self._outputs = 0, None
+        self._outputs: Outputs | None = None
         self._calls: list[tuple[nn.Module, Any]] = []
-        self._entered: list[int] = []  # how many calls there were before those of the modules around that are under way
+        self._entered: list[int] = []  # how many calls there were before those of the modules that are under way
         self.args: tuple = ()
         self.kwargs: dict = {}
         self.loss: Any = None  # the model's own, of the last forward
@@ -80,7 +80,7 @@ class Layers:
     def begin(self, *, active: bool) -> None:
         if active and not self._handles:
             self._attach()
-        self._depth, self._outputs = 0, Outputs() if active else None
+        self._outputs = Outputs() if active else None
         self._calls, self._entered = [], []
         self.args, self.kwargs, self.loss = (), {}, None
 
@@ -106,21 +106,15 @@ class Layers:
         if self._outputs is not None:
             self.loss = loss_of(output)
 
-    def _enter(self, module: nn.Module, *_: Any) -> None:
-        if id(module) in self._around:
-            self._entered.append(len(self._calls))
-        else:
-            self._depth += 1
+    def _enter(self, *_: Any) -> None:
+        self._entered.append(len(self._calls))
 
     def _leave(self, module: nn.Module, _args: Any, output: Any) -> None:
-        around = id(module) in self._around
-        before = (self._entered.pop() if self._entered else 0) if around else len(self._calls)
-        self._depth -= not around
-        if self._outputs is None or self._depth != 0:
-            return
-        if _forms_a_loss(output) and (around or not any(list(own_parameters(each)) for each in module.modules())):
-            return
-        self._calls = [*self._calls[:before], (module, output)]
+        before = self._entered.pop() if self._entered else len(self._calls)
+        if self._outputs is None:
+            self._calls = []
+        elif not (_forms_a_loss(output) and (id(module) in self._around or not list(own_parameters(module)))):
+            self._calls = [*self._calls[:before], (module, output)]  # in the place of what is inside of it
 
     def __reduce__(self) -> tuple:
         return Layers, (None, None)  # of a model that was copied, or saved whole

@@ -104,9 +104,9 @@ class PatchedModel:
             if method := look_up_tables(module):
                 self._replaced.append((module, method))
             whole = taken_whole(module)
-            if id(module) in covered or not (whole or list(own_parameters(module))):
-                continue
             rule = None if whole else rule_for(module)
+            if id(module) in covered or not (whole or rule in WITH_CHILDREN or list(own_parameters(module))):
+                continue
             rule = scaled_rule(module) if rule is None and engine.ranks.model_ranks == 1 else rule
             if _has_forward_of_its_own(module):
                 if any(parameter.requires_grad for _, parameter in own_parameters(module)):

@@ -5,14 +5,15 @@ layers           linear layers, embeddings, norms
 convolutions     convolutions, as linear layers on patches
 graphs           layers of PyTorch Geometric, on graphs laid end to end
 recurrent        RNN, LSTM and GRU, as linear layers of each step
-any_layer        layers without a rule of their own, by torch.func: call (its arguments), skeleton (its forward), one_by_one
+any_layer        layers without a rule of their own, by torch.func: call (its arguments), folds (its outputs), skeleton (its forward), one_by_one
+whole            modules that are one such layer with their children
 beside_children  parameters that a module uses beside children that are sharded apart
 scaled_tables    embeddings of other classes, whose forward is a lookup times one number
 tables           embeddings whose weight a model reads as it is
 tensor_parallel  layers whose weights are cut over ranks
 """
 
-from . import convolutions, graphs, recurrent  # noqa: F401 (they register themselves, as layers does)
+from . import convolutions, graphs, recurrent, whole  # noqa: F401 (they register themselves, as layers does)
 from .any_layer import per_example
 from .beside_children import beside_children
 from .layer import Layer, Rule, register_rule, rule_for, same_output

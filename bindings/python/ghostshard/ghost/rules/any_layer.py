@@ -14,7 +14,8 @@ from ..layout import original_class
 from ..recording import ANCHOR, anchor
 from ..shared import shared
 from ..tensor_trees import mapped, refilled, tensors_in
-from .call import Call
+from .call import Call, Output
+from .folds import outputs_of
 from .layer import Layer, local, refuse_parts, same_output, time_first
 from .one_by_one import Buffers, Coins, of_each_unit, outputs_of_each_unit
 from .skeleton import no_way_back, skeleton
@@ -29,11 +30,18 @@ def per_example(layer: Layer, *args: Any, **kwargs: Any) -> Any:
     layer.refuse_packed("it has no rule, only torch.func's per-example gradients; register one (ghostshard.register_rule)")
     refuse_parts(layer)
     call = Call(layer, args, kwargs)
-    tree: list = []  # the output, as the layer gives it, and which of its tensors have a value for each unit behind them
-    values = _PerExample.apply(anchor(), call, tree, *call.inputs())
-    output, of_all = tree
+    given: list = []  # the output, as the layer gives it, and whose each of its tensors is
+    values = _PerExample.apply(anchor(), call, given, *call.inputs())
+    output, outputs = given
     values = values if isinstance(values, tuple) else (values,)
-    return refilled(output, [shared(value) if of_all[i] else value for i, value in enumerate(values)])
+    return refilled(output, [_handed_on(layer, value, each) for value, each in zip(values, outputs)])
+
+
+def _handed_on(layer: Layer, value: torch.Tensor, output: Output) -> torch.Tensor:
+    """Shared, with a value for each unit behind it, or the units' own rows, whose order the graph shows."""
+    if output.of_all:
+        return shared(value)
+    return layer.in_order(value, output.parts) if value.requires_grad else value
 
 
 class _PerExample(torch.autograd.Function):
@@ -43,18 +51,15 @@ class _PerExample(torch.autograd.Function):
         ctx.call, ctx.tape, ctx.owners, ctx.autocast = call, layer.session.tape, layer.owners(), state_of(inputs[0] if inputs else _anchor)
         for number in layer.numbers.values():
             layer.session.count_use(number)
-        output, ctx.coins, ctx.buffers = _computed(call, list(inputs))
+        output, ctx.like, ctx.coins, ctx.buffers = _computed(call, list(inputs))
         outputs = tensors_in(output)
-        ctx.like = [torch.empty(value.shape, device="meta") for value in outputs]
-        ctx.of_units = [value.is_floating_point() and call.gives_units(value) for value in outputs]
-        of_all = [value.is_floating_point() and not own for value, own in zip(outputs, ctx.of_units)]
-        tree += [output, of_all]
+        tree += [output, ctx.like]
         compared = layer.compared and ctx.coins is None
         ctx.save_for_backward(*inputs)
         # Clones, because the model may write into its outputs; not saved, because checkpointing wants as many saved in its second forward.
         ctx.outputs = [] if compared else [value.clone() for value in outputs]
         given = tuple(
-            value.unsqueeze(0).expand(call.units, *value.shape) if of_all[i] else _fresh(value, inputs) for i, value in enumerate(outputs)
+            value.unsqueeze(0).expand(call.units, *value.shape) if like.of_all else _fresh(value, inputs) for value, like in zip(outputs, ctx.like)
         )
         ctx.mark_non_differentiable(*(value for value in given if not value.is_floating_point()))
         ctx.set_materialize_grads(False)
@@ -64,7 +69,7 @@ class _PerExample(torch.autograd.Function):
     def backward(ctx, *gradients):
         call: Call = ctx.call
         layer = call.layer
-        inputs, outputs = ctx.saved_tensors, ctx.outputs  # saved ones once: activation checkpointing gives them no second time
+        inputs, outputs, like = ctx.saved_tensors, ctx.outputs, ctx.like  # saved ones once: activation checkpointing gives them no second time
         wanted = [i for i, gradient in enumerate(gradients) if gradient is not None]
         nothing = (None, None, None, *([None] * len(inputs)))
         differentiable = [i for i, value in enumerate(inputs) if value.is_floating_point()]
@@ -75,13 +80,13 @@ class _PerExample(torch.autograd.Function):
         }
         if not wanted or call.units == 0 or not (differentiable or parameters):
             return nothing
-        chosen = [call.units_first(gradients[i]) if ctx.of_units[i] else gradients[i] for i in wanted]
+        chosen = [like[i].units_first(gradients[i]) for i in wanted]
         with as_in(ctx.autocast):
             of_parameters, of_inputs, primal = of_each_unit(
-                call, parameters, list(inputs), differentiable, [(i, ctx.like[i]) for i in wanted], chosen, ctx.coins, ctx.buffers
+                call, parameters, list(inputs), differentiable, [(i, like[i]) for i in wanted], chosen, ctx.coins, ctx.buffers
             )
         if outputs:
-            _compare(layer, primal, [call.units_first(outputs[i]) if ctx.of_units[i] else outputs[i] for i in wanted])
+            _compare(layer, primal, [like[i].units_first(outputs[i]) for i in wanted])
         for name, value in of_parameters.items():
             shape = value.shape if value.dim() > 1 else (*value.shape, 1)
             layer.instantiated(ctx.tape, name, value.reshape(shape), ctx.owners)
@@ -92,8 +97,8 @@ class _PerExample(torch.autograd.Function):
         return tuple(result)
 
 
-def _computed(call: Call, inputs: list[torch.Tensor]) -> tuple[Any, Coins | None, Buffers]:
-    """The layer's output, the coins before it if it tossed any (its forward then ran unit by unit), and what buffers held that it moved."""
+def _computed(call: Call, inputs: list[torch.Tensor]) -> tuple[Any, list[Output], Coins | None, Buffers]:
+    """The layer's output, whose its tensors are, the coins before it if it tossed any (its forward then ran unit by unit), and what buffers held that it moved."""
     layer = call.layer
     args, kwargs = call.of(inputs)
     buffers = Buffers(layer.module)
@@ -109,10 +114,11 @@ def _computed(call: Call, inputs: list[torch.Tensor]) -> tuple[Any, Coins | None
         coins.again()
         _compare_with_own(layer, tensors_in(output), args, kwargs, buffers)
     buffers.moved()
+    outputs = outputs_of(call, inputs, tensors_in(output), coins, buffers, tossed=tossed)
     if not tossed:
-        return output, None, buffers
+        return output, outputs, None, buffers
     coins.again()
-    return refilled(output, outputs_of_each_unit(call, inputs, tensors_in(output), buffers)), coins, buffers
+    return refilled(output, outputs_of_each_unit(call, inputs, outputs, buffers)), outputs, coins, buffers
 
 
 def _fresh(value: torch.Tensor, inputs: tuple) -> torch.Tensor:

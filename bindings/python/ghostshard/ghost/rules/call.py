@@ -1,4 +1,4 @@
-"""A call of a layer without a rule: which of its arguments are the units' own, and what one unit's are."""
+"""A call of a layer without a rule: which of its arguments and outputs are the units' own, and what one unit's are."""
 
 from __future__ import annotations
 
@@ -77,10 +77,6 @@ class Call:
     def has_units(self, value: torch.Tensor) -> bool:
         return self.has_rows(value) or self._first_is_units(value)
 
-    def gives_units(self, output: torch.Tensor) -> bool:
-        """Whether an output is the units': what all of them share gives nothing else, however many rows it has."""
-        return bool(self.batched) and self.has_units(output)
-
     def units_first(self, value: torch.Tensor) -> torch.Tensor:
         """[units, ...], or [units, rows, ...]."""
         return value.unflatten(0, (self.units, self.rows)) if self.has_rows(value) else self.layer.as_given(value)
@@ -108,10 +104,6 @@ class Call:
             ]
         )
 
-    def output_of_one(self, value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        """What a layer gives for of_one(), without the dimension of the units. like: what it gives for all."""
-        return value if self.has_rows(like) or not self.gives_units(like) else value.squeeze(self.layer.units_at(value.dim()))
-
     def _with(self, values: list[torch.Tensor]) -> tuple[tuple, dict]:
         tensors = [value.detach() for value in self._tensors]
         for i, value in zip(self.batched, values, strict=True):
@@ -119,4 +111,32 @@ class Call:
         return refilled(self._given, tensors)
 
 
-__all__ = ["Call"]
+class Output:
+    """One of a call's outputs. like: what the layer gives for all units at once; folds: each unit's rows stand together, as many as it has."""
+
+    def __init__(self, call: Call, like: torch.Tensor, *, folds: bool):
+        self._call = call
+        self.like = torch.empty(like.shape, device="meta")
+        self._folds = folds or call.has_rows(like)
+        self.of_units = bool(call.batched) and (self._folds or call.has_units(like))  # what all units share gives nothing else, however many rows it has
+        self.of_all = like.is_floating_point() and not self.of_units
+        self.parts = like.shape[0] // call.units if self.of_units and self._folds and call.units > 0 else 1
+
+    def units_first(self, value: torch.Tensor) -> torch.Tensor:
+        """[units, ...], or [units, rows, ...]; what all share as it is."""
+        if not self.of_units:
+            return value
+        return value.unflatten(0, (self._call.units, -1)) if self._folds else self._call.layer.as_given(value)
+
+    def as_given(self, values: torch.Tensor) -> torch.Tensor:
+        """The reverse, of values for each unit."""
+        if not self.of_units:
+            return values[0]
+        return values.flatten(0, 1) if self._folds else self._call.layer.as_given(values)
+
+    def of_one(self, value: torch.Tensor) -> torch.Tensor:
+        """What a layer gives for call.of_one(), without the dimension of the units."""
+        return value if self._folds or not self.of_units else value.squeeze(self._call.layer.units_at(value.dim()))
+
+
+__all__ = ["Call", "Output"]

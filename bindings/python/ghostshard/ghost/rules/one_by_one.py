@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ..tensor_trees import tensors_in
-from .call import Call
+from .call import Call, Output
 from .layer import time_first
 from .skeleton import skeleton
 
@@ -20,24 +20,24 @@ class Coins:
     """The states of torch's generators now: what is drawn from here on can be drawn again."""
 
     def __init__(self, device: torch.device):
-        self._device = device
+        self.device = device
         self._host = torch.get_rng_state()
         self._own = None if device.type == "cpu" else torch.get_device_module(device).get_rng_state(device)
 
     def tossed(self) -> bool:
         """Something was drawn since."""
-        now = Coins(self._device)
+        now = Coins(self.device)
         return not torch.equal(now._host, self._host) or (self._own is not None and not torch.equal(now._own, self._own))
 
     def again(self) -> None:
         torch.set_rng_state(self._host)
         if self._own is not None:
-            torch.get_device_module(self._device).set_rng_state(self._own, self._device)
+            torch.get_device_module(self.device).set_rng_state(self._own, self.device)
 
     @contextmanager
     def repeated(self) -> Iterator[None]:
         """Draws are those from here on, and the generators are afterwards where they were before."""
-        now = Coins(self._device)
+        now = Coins(self.device)
         self.again()
         try:
             yield
@@ -74,13 +74,13 @@ class Buffers:
                     buffer.copy_(held)
 
 
-def outputs_of_each_unit(call: Call, inputs: list[torch.Tensor], like: list[torch.Tensor], buffers: Buffers) -> list[torch.Tensor]:
-    """The layer's outputs, with coins of each unit's own. like: what it gives for all units at once; buffers: before that."""
+def outputs_of_each_unit(call: Call, inputs: list[torch.Tensor], outputs: list[Output], buffers: Buffers) -> list[torch.Tensor]:
+    """The layer's outputs, with coins of each unit's own. outputs: of all units at once; buffers: before that."""
     bare = skeleton(call.layer.module)
 
     def one(values: list[torch.Tensor]) -> list[torch.Tensor]:
         args, kwargs = call.of_one(values)
-        return [call.output_of_one(value, of_all) for value, of_all in zip(tensors_in(bare.forward(*args, **kwargs)), like)]
+        return [output.of_one(value) for value, output in zip(tensors_in(bare.forward(*args, **kwargs)), outputs)]
 
     def mapped() -> list[torch.Tensor]:
         return torch.func.vmap(one, randomness="different")(inputs)
@@ -90,7 +90,7 @@ def outputs_of_each_unit(call: Call, inputs: list[torch.Tensor], like: list[torc
 
     with torch.no_grad(), buffers.repeated():
         found = _first_that_works(call, mapped, looped, Coins(inputs[0].device).again)
-    return [call.as_given(value, of_all) if call.gives_units(of_all) else value[0] for value, of_all in zip(found, like)]
+    return [output.as_given(value) for value, output in zip(found, outputs)]
 
 
 def of_each_unit(
@@ -98,14 +98,14 @@ def of_each_unit(
     parameters: dict[str, torch.Tensor],
     inputs: list[torch.Tensor],
     differentiable: list[int],
-    wanted: list[tuple[int, torch.Tensor]],
+    wanted: list[tuple[int, Output]],
     gradients: list[torch.Tensor],
     coins: Coins | None,
     buffers: Buffers,
 ) -> tuple[dict[str, torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
     """([units, ...] gradients of the parameters by name, of the differentiable inputs, and the wanted outputs themselves).
 
-    wanted: numbers of outputs, and what the layer gives for all units at once; gradients: theirs. coins, buffers: before its forward.
+    wanted: outputs with their numbers; gradients: theirs. coins, buffers: before its forward.
     """
     bare = skeleton(call.layer.module)
 
@@ -113,7 +113,7 @@ def of_each_unit(
         now = dict(enumerate(whole)) | dict(zip(differentiable, floats))
         args, kwargs = call.of_one(list(now.values()))
         found = tensors_in(torch.func.functional_call(bare, parameters, args, kwargs))
-        return [call.output_of_one(found[i], like) for i, like in wanted]
+        return [output.of_one(found[i]) for i, output in wanted]
 
     def one(parameters, floats, whole, of_outputs, _counts):
         primal, pullback = torch.func.vjp(lambda p, f: forward(p, f, whole), parameters, floats)
