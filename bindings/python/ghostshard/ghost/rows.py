@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from .moved_rows import moved
 from .tensor_trees import tensors_in
 
 # Each row (along the first extent) of the output follows from the same row of every input.
@@ -46,6 +47,7 @@ _ALONG = {
         ("_saved_dim",),
     ),
     "FlipBackward0": ("_saved_dims",),
+    "RollBackward0": ("_saved_dims",),
     "TransposeBackward0": ("_saved_dim0", "_saved_dim1"),
 }  # fmt: skip
 _PRODUCTS = {"AddmmBackward0": 1, "MmBackward0": 0}  # number of the input whose rows they keep
@@ -62,17 +64,19 @@ def rows_of_each(x: torch.Tensor, units: int, *, turned: bool = False) -> int | 
         return x.shape[0]
     if x.dim() < 2 or units < 2 or x.shape[0] % units or x.shape[0] <= units or x.grad_fn is None:
         return None
-    waiting: list[_Output] = [(x.grad_fn, x.output_nr)]
+    waiting: list[tuple[_Output, int]] = [((x.grad_fn, x.output_nr), 0)]  # and which of its dimensions has the rows
     seen = set()
     while waiting:
-        output = waiting.pop()
-        if output in seen:
+        each = waiting.pop()
+        if each in seen:
             continue
-        seen.add(output)
-        before = _before(output, units, turned)
-        if before is None or len(seen) > _FURTHEST:
+        seen.add(each)
+        output, dim = each
+        before = None if dim else _before(output, units, turned)
+        found = moved(*output, _shape_of(output), dim) if before is None else [(one, 0) for one in before]
+        if found is None or len(seen) > _FURTHEST:
             return None
-        waiting.extend(before)
+        waiting.extend(found)
     return x.shape[0] // units
 
 

@@ -53,9 +53,10 @@ class Call:
         [units, units] and looks like one of places. What it does to outputs is compared again then."""
         square = value.dim() <= 2 and len(set(value.shape)) == 1
         before = self.layer.shares.get(i) == value.dim()
-        if value.requires_grad or not (before or (square and of_places(value))) or self.layer.is_own(value):
+        beside = self.rows > 0 and not self.has_rows(value)  # windows' masks [windows, n, n], as many windows as units
+        if value.requires_grad or not (beside or before or (square and of_places(value))) or self.layer.is_own(value):
             return False
-        self.layer.compared = self.layer.compared and square
+        self.layer.compared = self.layer.compared and square and not beside
         return True
 
     @property
@@ -64,7 +65,7 @@ class Call:
 
     def _rows_of_each(self) -> int:
         layer = self.layer
-        if not layer.engine.batch_first or layer.packed or any(map(self._first_is_units, self._tensors)):
+        if not layer.engine.batch_first or layer.packed or any(self._first_is_units(value) and (value.requires_grad or layer.is_own(value)) for value in self._tensors):
             return 0
         return next((parts for value in self._tensors if (parts := layer.parts(value)) > 1), 0)
 
