@@ -28,6 +28,10 @@ _OTHERWISE = (
     "in the loop and say whose each is: model(torch.cat([a, b]), units=torch.arange(n).repeat(2)). Ids that a model computes itself and that are 0, 1, 2, … count "
     "as places: give them as an argument of its own"
 )
+_RETURNED = (
+    "If the model returns a parameter of its own (weights of several losses, a temperature) to the loop or the criterion, form each example's loss in its forward "
+    "instead: losses = model(x, y), with criterion=lambda losses: losses"
+)
 
 _certain: set[tuple] = set()  # lines of the model where a tensor of the units had their number as its first extent, and as no other
 _doubts = 0
@@ -196,7 +200,7 @@ def _of_each(func: Any, one: Callable[..., Any], values: list[torch.Tensor]) -> 
         return torch.func.vmap(one, randomness="same")(*values)  # one toss for all, as of one tensor
     except (RuntimeError, ValueError) as error:
         raise RuntimeError(
-            f"{getattr(func, '__name__', func)}: {_TABLE} is used in a way that cannot be followed unit by unit ({' '.join(str(error).split())[:120]})"
+            f"{getattr(func, '__name__', func)}: {_TABLE} is used in a way that cannot be followed unit by unit ({' '.join(str(error).split())[:120]}). {_RETURNED}"
         ) from error
 
 
