@@ -48,7 +48,7 @@ class Outputs:
             following = iter(self._of[id(module)])
             state["forward"] = lambda *_, **__: part(next(following))
         else:
-            state["_modules"] = {name: self.replayed(child, part) for name, child in module._modules.items() if child is not None}
+            state["_modules"] = {name: child if child is None else self.replayed(child, part) for name, child in module._modules.items()}
         return bare
 
 

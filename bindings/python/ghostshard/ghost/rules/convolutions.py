@@ -34,9 +34,9 @@ def convolution(layer: Layer, input: torch.Tensor) -> torch.Tensor:
             f"{tuple(x.shape)}. {ROWS_OF_UNITS}"
         )
     x, weight, bias = in_lower_precision(x, layer.value("weight"), layer.value("bias"))
-    if module.padding_mode != "zeros" or any(module._reversed_padding_repeated_twice):
+    if module.padding_mode != "zeros" or any(_padding(module)):
         mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
-        x = functional.pad(x, module._reversed_padding_repeated_twice, mode=mode)
+        x = functional.pad(x, _padding(module), mode=mode)
     if layer.by_rows is None:  # at the first call for good: two ways of recording one weight do not meet
         places = math.prod(_places(module, x))
         width = math.prod(module.weight.shape[1:])
@@ -48,6 +48,19 @@ def convolution(layer: Layer, input: torch.Tensor) -> torch.Tensor:
     with without_autocast(x):
         y = layer.session.linear(layer.number("weight"), layer.number("bias"), False, layer.folded(rows, parts), weight, bias)
     return (y if parts == 1 else y.flatten(0, 1)).transpose(1, 2).unflatten(2, extents)
+
+
+def _padding(module: Any) -> list[int]:
+    """Before and after each extent, the last one first, as the layer's own forward has it: from its settings as they are now (DeepLab's backbones are given
+    others once they are built)."""
+    if module.padding_mode != "zeros":
+        return module._reversed_padding_repeated_twice
+    if module.padding == "valid":
+        return [0, 0] * len(module.kernel_size)
+    if module.padding == "same":
+        sums = [dilation * (size - 1) for size, dilation in zip(module.kernel_size, module.dilation)]
+        return [part for each in reversed(sums) for part in (each // 2, each - each // 2)]
+    return [each for each in reversed(module.padding) for _ in range(2)]
 
 
 def _places(module: Any, x: torch.Tensor) -> list[int]:

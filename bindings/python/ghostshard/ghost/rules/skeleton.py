@@ -66,7 +66,7 @@ def skeleton(module: nn.Module, known: dict[int, nn.Module] | None = None) -> nn
     state.update((key, value) for key, value in module.__dict__.items() if key != "forward")
     state.update((hooks, OrderedDict()) for hooks in _HOOKS)
     state["_parameters"] = {name: local(value) for name, value in module._parameters.items()}
-    state["_modules"] = {name: skeleton(child, known) for name, child in module._modules.items() if child is not None}
+    state["_modules"] = {name: child if child is None else skeleton(child, known) for name, child in module._modules.items()}
     for key, value in module.__dict__.items():
         if key not in ("_parameters", "_modules", "_buffers", "_flat_weights", *_HOOKS) and isinstance(value, (list, tuple, dict)):
             state[key] = _of_skeleton(module, value, known)
