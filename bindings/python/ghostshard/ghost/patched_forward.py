@@ -13,7 +13,7 @@ from .layout import original_class, plain_forward
 from .recording import RecordingEngine, anchor, made_by_a_layer
 from .rows import InOrder
 from .rules import BY_ROWS, Layer, Rule, beside_children, per_example, same_output, tensor_parallel
-from .settled import is_copied, of_copies, settled, settled_arguments
+from .settled import is_copied, of_all, of_copies, settled, settled_arguments
 from .shared import Shared, plain, shared
 from .tensor_trees import mapped, tensors_in
 
@@ -82,7 +82,7 @@ class PatchedForward:
         if self.rule in BY_ROWS and isinstance(first, torch.Tensor):
             if is_copied(layer, first):
                 return of_copies(layer, self.rule, first, *args[1:], **kwargs)
-            if isinstance(first := settled(layer, 0, first, whole=True), Shared):
+            if isinstance(first := settled(layer, 0, of_all(layer, first), whole=True), Shared):
                 return shared(self.rule(layer, first.behind, *args[1:], **kwargs))
             args = (first, *args[1:])
             if (parts := layer.parts(first)) > 1:

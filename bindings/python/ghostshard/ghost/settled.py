@@ -8,7 +8,7 @@ import torch
 
 from .meetings import doubt
 from .rules.layer import SURE_AFTER, Layer, Rule
-from .shared import Shared, copied
+from .shared import Shared, copied, shared
 from .tensor_trees import refilled, tensors_in
 
 _SMALL = 1 << 22  # elements that a whole reading may have, where the own one would have to be looked at
@@ -33,6 +33,21 @@ def settled(layer: Layer, number: int, value: Any, *, whole: bool) -> Any:
             return value
         doubt()
     return value.own(value.rows)
+
+
+def of_all(layer: Layer, value: torch.Tensor) -> torch.Tensor:
+    """Coordinates and distances that a model makes itself, of no extent that may be the units', as a tensor that all units share: each unit's gradient goes
+    by its own loss alone. Once a layer had some, it has them also where there are as many as units."""
+    engine = layer.engine
+    if isinstance(value, Shared) or value.requires_grad or value.dim() == 0 or not value.is_floating_point():
+        return value
+    if layer.packed or not (engine.batch_first and engine.in_forward) or torch.compiler.is_compiling():
+        return value
+    units, before = layer.rows(), 0 in layer.extents.get((0, value.dim()), ())
+    if units < 2 or units * value.numel() > _SMALL or layer.is_own(value) or layer.parts(value) > 1:
+        return value
+    apart = units not in value.shape and value.shape[0] % units > 0
+    return shared(value.expand(units, *value.shape)) if apart or before else value
 
 
 def settled_arguments(layer: Layer, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
@@ -60,4 +75,4 @@ def as_output(value: torch.Tensor) -> torch.Tensor:
     return value.own(value.rows or 1) if of_units else value
 
 
-__all__ = ["as_output", "is_copied", "of_copies", "settled", "settled_arguments"]
+__all__ = ["as_output", "is_copied", "of_all", "of_copies", "settled", "settled_arguments"]
