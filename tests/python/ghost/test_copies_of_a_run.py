@@ -65,7 +65,7 @@ def test_a_forked_process_may_evaluate():
 def test_an_optimizer_is_not_copied(how):
     run = Run()
     trains(run)
-    with pytest.raises(TypeError, match="neither copied nor pickled"):
+    with pytest.raises(TypeError, match="neither copied nor pickled.*configure_optimizers"):
         how(run.optimizer)
     trains(run)  # nothing of the class was changed
 
@@ -154,3 +154,10 @@ def test_batches_of_one_are_taken():
     run = Run(draws=(3, 2, 3))
     one_by_one(run)
     assert run.charged == 3
+
+
+def test_a_step_of_two_gradients_is_refused_with_a_sentence():
+    run = Run()
+    assert not hasattr(run.optimizer, "first_step")
+    with pytest.raises(AttributeError, match="would show a draw twice"):
+        run.optimizer.first_step()

@@ -103,7 +103,14 @@ class GhostOptimizer(DPOptimizerFastGradientClipping):
     def __reduce_ex__(self, protocol: int) -> Any:
         raise TypeError(
             "a private optimizer is neither copied nor pickled: a copy would step without a model that clips and a run that is charged. Keep "
-            "optimizer.state_dict(), or save_checkpoint() of the engine"
+            "optimizer.state_dict(), or save_checkpoint() of the engine. (Lightning's averaging callbacks copy the module: hold the optimizer outside of it, "
+            "module.configure_optimizers = lambda: optimizer)"
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"a private optimizer has no {name!r}; the optimizer beneath is optimizer.original_optimizer. (A step of two gradients, SAM's first_step() and "
+            "second_step(), would show a draw twice and is not taken)"
         )
 
     def set_clip_norm(self, clip_norm: float) -> None:
