@@ -14,12 +14,12 @@ N, BATCH = 40, 8
 class Run:
     """40 examples, 5 draws a pass, which are never empty unless `draws` says so: units of each draw."""
 
-    def __init__(self, *, draws=(8, 7, 9, 8, 6), noise=1.0, workers=0, ledger=None, collate=None, model=None, **options):
+    def __init__(self, *, draws=(8, 7, 9, 8, 6), noise=1.0, workers=0, ledger=None, collate=None, model=None, engine=None, data=None, **options):
         torch.manual_seed(5)
-        self.data = TensorDataset(torch.randn(N, 6), torch.randint(0, 3, (N,)))
+        self.data = data or TensorDataset(torch.randn(N, 6), torch.randint(0, 3, (N,)))
         self.plain = DataLoader(self.data, batch_size=BATCH, num_workers=workers, collate_fn=collate)
         self.model = model or nn.Linear(6, 3)
-        self.engine = PrivacyEngine(accountant="rdp")
+        self.engine = engine or PrivacyEngine(accountant="rdp")
         if ledger is not None:
             self.engine.attach_ledger(ledger)
         arguments = {"noise_multiplier": noise, "max_grad_norm": 0.1, "grad_sample_mode": "ghost"} | options

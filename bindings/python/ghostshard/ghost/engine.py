@@ -64,10 +64,7 @@ class GhostEngine:
         self.layout: Layout = read_layout(model, fsdp=fsdp)
         self.ranks: Ranks = ranks_of(model, self.layout, fsdp=fsdp)
         self._gathered, self.memory = GatheredWeights(model, self.layout), Memory(memory_budget, accumulate=accumulate)
-        self.sessions = Sessions(
-            self.layout, self.ranks, self.memory, self._gathered, clipping=clipping,
-            checked=attribution_check,
-        )  # fmt: skip
+        self.sessions = Sessions(self.layout, self.ranks, self.memory, self._gathered, clipping=clipping, checked=attribution_check)
         self.run = self.sessions.run  # constants, ledger, next step
         self.in_forward, self._doubts = False, 0
         self.inputs: Inputs | None = None  # of the last forward
@@ -243,10 +240,11 @@ class GhostEngine:
         finally:
             self.in_forward = False
         self._begin_charge(session)
-        with answered(every_error=False):
+        more = self._gate.batches.more
+        with self._gate.adding(self._drop), answered(every_error=False):
             session.clip()
-        self._gathered.end_backward(more=self._gate.batches.more)
-        self._gate.batches.went_backward()
+            self.run.note_ledger(self.ranks)
+            self._gathered.end_backward(more=more)
 
     def _begin_charge(self, session: Any) -> None:
         """Before the session begins its logical batch: it is charged from here on, whatever becomes of it."""
@@ -292,7 +290,7 @@ class GhostEngine:
         """Charges draws that were passed over, in the ledger too: each is a step of no examples. A collective if there are any."""
         session, batches = self.session, self._gate.batches
         while batches.skipped and session is not None:
-            self.run.charge_step_of_nobody(session, batches.passed_over[0])
+            self.run.charge_step_of_nobody(session, batches.passed_over[0], self.ranks)
             batches.passed_over.popleft()
             batches.charges.begin()
 
@@ -302,11 +300,13 @@ class GhostEngine:
 
     def abandon(self) -> None:
         """Drops the logical batch; it stays charged. A forward before its first backward stays (`zero_grad(); loss.backward()`)."""
-        session = self.session
-        if session is not None and (session.open or session.units < 0):
-            session.abandon()
-            self._gathered.free()
-            self._gate.batches.dropped()
+        if self.session is not None and (self.session.open or self.session.units < 0):
+            self._drop()
+
+    def _drop(self) -> None:
+        self.session.abandon()
+        self._gathered.free()
+        self._gate.batches.dropped()
 
     @property
     def bytes_sent(self) -> int:

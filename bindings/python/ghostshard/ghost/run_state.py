@@ -19,6 +19,7 @@ from .correlation import WHITE, Correlation
 from .layout import Layout
 from .ranks import Ranks
 from .weights import digest_of_weights
+from .written_ledger import WrittenLedger
 
 Terms = Callable[[], tuple[float, float]]
 
@@ -45,6 +46,7 @@ class RunState:
         self.ledger_is_open = False  # this run has begun the ledger's file, or has gone on with it
         self._run_id = ""  # sets a resumed run's noise apart, if the key comes from a generator
         self._ledger: tuple[str, dict] | None = None
+        self.written: WrittenLedger | None = None  # the ledger's file
         self.budget: Budget | None = None  # the register that limits all runs on the data
 
     def set_constants(
@@ -80,7 +82,7 @@ class RunState:
     def attach_ledger(self, path: str, header: dict) -> None:
         if self._ledger is not None:
             raise ValueError(f"a ledger is attached already: {self._ledger[0]}")
-        self._ledger = (path, header)
+        self._ledger, self.written = (path, header), WrittenLedger(path)
 
     def resume(self, step: int, attempts: list[tuple[int, int]], *, ledger_open: bool) -> None:
         self.attempts = attempts
@@ -118,10 +120,16 @@ class RunState:
                 if ranks.rank == 0:
                     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
                     session.attach_ledger(path, text, begun)
+                    self.note_ledger(ranks)
 
             together(ranks.control, lambda: (write(), dict))
             self.ledger_is_open = True
         return session
+
+    def note_ledger(self, ranks: Ranks) -> None:
+        """It holds the logical batch at hand."""
+        if self.written is not None and ranks.rank == 0:
+            self.written.note()
 
     def begin_logical_batch(self, session: Any, batches: Batches) -> tuple[float, float]:
         """Clip norm and noise multiplier of the logical batch that the session opens next, of the draw at hand."""
@@ -143,13 +151,14 @@ class RunState:
         if self.generator is not None:
             session.renew_noise_key(self.given.fresh(bytes_of(self.generator)))
 
-    def charge_step_of_nobody(self, session: Any, turn: int) -> None:
+    def charge_step_of_nobody(self, session: Any, turn: int, ranks: Ranks) -> None:
         """A step of no examples, whose noise nobody sees; of a pass the first, of groups the one whose turn it was. A collective."""
         session.begin_microbatch(1, of_nobody=True)
         self._begin(session, self.terms_now(), is_charged=True, turn=turn)
         if session.takes_two_passes:
             session.second_pass()
         session.clip()
+        self.note_ledger(ranks)
         session.release()
 
 

@@ -16,6 +16,12 @@ from typing import Any, Protocol
 from .empty_batch import CollateOrEmpty
 from .padding import Axis, Told
 
+_LOST = (
+    "a batch of the private loader did not come to its end (an error in the data set or in collate_fn, an interrupt), so this pass is over: the batches that follow would be taken "
+    "for parts of its draw, and that a draw makes no step must not follow from what it holds. Begin another iteration over the loader, and let the data set give every "
+    "example (a placeholder for one that cannot be read), or leave such examples out (torch.utils.data.Subset)"
+)
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -91,6 +97,7 @@ class StampedBatches:
         self.batches, self._receiver, self._waiting = batches, stamps.receiver, stamps.waiting
         self.superseded = False  # `batches` went over to a later pass, whose notes this iterator does not have
         self._pass: int | None = None  # that it is in the midst of
+        self._taking = False  # a batch, which has not come yet
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -103,13 +110,17 @@ class StampedBatches:
             raise RuntimeError(
                 "this iterator of the private loader ended when the next one began: with persistent_workers=True they share their workers"
             )
+        if self._taking:
+            raise RuntimeError(_LOST)
+        self._taking = True
         try:
             batch = next(self.batches)
         except StopIteration:
-            self._pass = None
+            self._pass, self._taking = None, False
             self._receiver.end_of_pass()
             raise
         piece = self._waiting.popleft()
+        self._taking = False
         if isinstance(batch, Told):
             piece, batch = replace(piece, padding=tuple(batch.axes), lists=batch.lists, entries=batch.entries), batch.batch
         self._pass = piece.draw[0]

@@ -110,6 +110,17 @@ class Gate:
         return bool(self._meet(BACKWARD, at, check))
 
     @contextmanager
+    def adding(self, drop: Callable[[], None]) -> Iterator[None]:
+        """Within, the microbatch's sum is added to the logical batch's. It counts as gone backward from here on: after an interrupt nobody knows how far that
+        came, and who goes on with the same batch must not add it twice. So the logical batch is dropped then."""
+        try:
+            self.batches.went_backward()
+            yield
+        except BaseException:
+            drop()
+            raise
+
+    @contextmanager
     def watched(self) -> Iterator[None]:
         """RuntimeError if autograd forms a trainable parameter's gradient within; LostRank if another rank is gone."""
         with answered(every_error=False), no_gradients_of_autograd(self._layout):

@@ -88,7 +88,9 @@ class HeldWeights:
         if recorded:
             self.buffers.begin_forward()
         else:
-            self._met_a_draw = self._met_a_draw or (torch.is_grad_enabled() and private)
+            if torch.is_grad_enabled() and private:
+                self._met_a_draw = True
+                self._kept = self._now() if self._kept is None and not self.vouched else self._kept  # before the first step, too
             self._looking = self.buffers.look_on() if private else None
         if (recorded or private) and not self.vouched:
             self._writes.begin()
