@@ -13,7 +13,7 @@ from .ghost.checks.charges import Charges, EachDraw, RoundsOfGroups, WholePasses
 from .ghost.ranks import Ranks
 from .loaders import GhostDataLoader, SamplingPlan, plan_of
 
-__all__ = ["ARGUMENTS", "charges", "plan_asked_for", "private_loader", "settle", "take_out"]
+__all__ = ["ARGUMENTS", "charges", "counted_as", "plan_asked_for", "private_loader", "settle", "take_out"]
 
 ARGUMENTS = ("max_batch_size", "sampling", *correlation.ARGUMENTS)  # of make_private(), in our modes alone
 
@@ -86,6 +86,11 @@ def _settle_bins(plan: SamplingPlan, accountant: Any, clipping: str) -> None:
         )
     accountant.truncate(None)
     accountant.deal(plan.bins)
+
+
+def counted_as(plan: SamplingPlan) -> dict[str, Any]:
+    """What the accountant of its steps has, by attribute."""
+    return {"truncation": plan.truncation, "bins": plan.bins}
 
 
 def charges(plan: SamplingPlan) -> Charges:

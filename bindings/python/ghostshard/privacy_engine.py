@@ -208,7 +208,7 @@ class PrivacyEngine(ResumableEngine):
         """
         if self._ghost is not None:
             raise ValueError("attach_ledger() comes before make_private(): a ledger holds the run from its first step")
-        self._ledger = os.fspath(path)
+        self._ledger = os.path.abspath(path)  # wherever the program goes
 
     def attach_register(
         self,
@@ -226,7 +226,7 @@ class PrivacyEngine(ResumableEngine):
         """
         if self._ghost is not None:
             raise ValueError("attach_register() comes before make_private(): it may refuse the run")
-        self._register_terms = {"path": os.fspath(path), "data": data, "limit": limit, "delta": delta, "steps": steps}
+        self._register_terms = {"path": os.path.abspath(path), "data": os.path.abspath(data), "limit": limit, "delta": delta, "steps": steps}
 
     def report(self, path: str | os.PathLike, *, delta: float | None = None, every_rank: bool = False) -> str:
         """Writes privacy_report.json and privacy_report.html into the folder `path`; returns the summary for people.
@@ -250,10 +250,9 @@ class PrivacyEngine(ResumableEngine):
             delta = accountants.default_delta(len(self.dataset))
 
         def write() -> str:
-            folder = Path(path)
-            folder.mkdir(parents=True, exist_ok=True)
-            mechanism = self.accountant.mechanism()
-            accountant = mechanism if mechanism in _ACCOUNTANTS else "contour"
+            self._check_ledger()
+            (folder := Path(path)).mkdir(parents=True, exist_ok=True)
+            accountant = name if (name := self.accountant.mechanism()) in _ACCOUNTANTS else "contour"
             facts = json.dumps(report_facts(self._optimizer, self._budget, weights))
             return load("accountant").write_report(ledger, float(delta), facts, str(folder), accountant)
 
@@ -265,6 +264,7 @@ class PrivacyEngine(ResumableEngine):
         """The parts of the run, and what all ranks must have alike. What is refused here is refused on all ranks."""
         if self._register_terms is not None and self._ledger is None:
             raise ValueError("a budget register knows a run by its ledger: call attach_ledger(path) before make_private()")
+        self._refuse_other_charges()
         plan, plain = asked.plan, plain_optimizer(optimizer)
         seeds.refuse_or_warn(data_loader, asked.generator, poisson=plan.poisson, registered=self._register_terms is not None)
         quantile, noise = asked.quantile(), asked.noise(plain)
@@ -294,7 +294,7 @@ class PrivacyEngine(ResumableEngine):
         plan = asked.plan
 
         def charge(noise_multiplier: float) -> None:
-            self._charge(noise_multiplier, plan.charged_rate)
+            self._charged.charge(self.accountant, noise_multiplier, plan.charged_rate, kind_of_steps.counted_as(plan))
 
         def charge_draw() -> tuple[float, float]:
             terms = ghost.terms()
@@ -331,7 +331,7 @@ class PrivacyEngine(ResumableEngine):
         budget = engine.run.budget = self._registered(engine, plan)
         self._remember(data_loader)
         # From here on nothing can be refused: the run is this engine's.
-        ghost.count_charges(self._charges, self._owes)
+        ghost.count_charges(self._charges, self._charged.owe)
         self._spending.own, self._header, self._budget = own, header, budget
         self._optimizer, self._ghost, self._loader = ghost.original_optimizer, engine, data_loader
 

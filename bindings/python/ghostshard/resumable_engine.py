@@ -13,6 +13,7 @@ import opacus
 from torch import nn
 
 from . import checkpoint
+from .charged import Charged
 from .checkpoint_terms import refuse_unlike
 from .files import require_regular_file
 from .ghost.checks.alike import together
@@ -22,16 +23,6 @@ from .loaders.given_keys import GivenKeys
 __all__ = ["ResumableEngine", "plain_optimizer"]
 
 _PRIVACY = "ghostshard_privacy_state"  # in a checkpoint of one file
-_LOST = (
-    "this engine charged {} steps, and its accountant was {}: epsilon would not hold them. Put back the accountant that make_private() had, with its whole history. "
-    "For the figure of another accountant build that one, and give it a copy: other.history = list(engine.accountant.history)"
-)
-
-_OWED = (
-    "the optimizer's state that was loaded is of a run that had charged {} steps, and this engine's accountant knows of {}: epsilon would leave the others out. "
-    "Go on with load_checkpoint() or load_state_dict() of the engine, or put the accountant's history back (accountant.load_state_dict). If that run was on other data, "
-    "delete 'ghostshard_charges' from the state and from its groups before you load it"
-)
 
 
 class ResumableEngine(opacus.PrivacyEngine):
@@ -45,37 +36,14 @@ class ResumableEngine(opacus.PrivacyEngine):
         self._ledger: str | None = None
         self._header: dict = {}  # of the ledger
         self._spending = checkpoint.Spending()
-        self._charged_to: Any = None  # the accountant that has this process's charges, and how many
-        self._charged = 0
-        self._owed = 0  # charges of the run whose optimizer's state was loaded
-        self._known = 0  # charges, this process's and those that were loaded, when the accountant last had any
-
-    def _charge(self, noise_multiplier: float, sample_rate: float) -> None:
-        """One step. RuntimeError if the accountant is not the one that has those before it."""
-        if self._charged and self.accountant is not self._charged_to:
-            raise RuntimeError(_LOST.format(self._charged, "replaced since"))
-        self._refuse_lost()
-        self.accountant.step(noise_multiplier=noise_multiplier, sample_rate=sample_rate)
-        self._charged_to, self._charged = self.accountant, self._charged + 1
-        self._known = self._charges()
+        self._charged = Charged()
 
     def _charges(self) -> int:
         return sum(steps for _, _, steps in self.accountant.history)
 
-    def _owes(self, charges: int) -> None:
-        """An optimizer's state was loaded, of a run that had so many."""
-        self._owed = max(self._owed, charges)
-
-    def _refuse_lost(self) -> None:
-        known = self._charges()
-        if known < self._owed:
-            raise RuntimeError(_OWED.format(self._owed, known))
-        if known < self._known:
-            raise RuntimeError(_LOST.format(self._known, "replaced since" if self.accountant is not self._charged_to else f"left with {known}"))
-
     def get_epsilon(self, delta: float) -> float:
         """Of all steps that were charged. RuntimeError if the accountant has lost some."""
-        self._refuse_lost()
+        self._charged.refuse_lost(self.accountant)
         return super().get_epsilon(delta)
 
     def state_dict(self) -> dict[str, Any]:
@@ -98,6 +66,7 @@ class ResumableEngine(opacus.PrivacyEngine):
         ValueError names the missing part; the engine then takes no step until a load succeeds. A collective.
         """
         engine = self._engine()
+        engine.meet_to_save()
         engine.run.stopped = "no checkpoint could be loaded last time, so what was spent is not known: load one, or build a new engine"
         self._load_state(state_dict.get("state"))
         engine.run.stopped = None
@@ -192,22 +161,33 @@ class ResumableEngine(opacus.PrivacyEngine):
     def _load_file(self, **arguments: Any) -> dict:
         if self._ghost is None:
             return super().load_checkpoint(**arguments)
-        engine, history, load = self._engine(), self.accountant.history, super().load_checkpoint
+        engine, history, load = self._engine(), list(self.accountant.history), super().load_checkpoint
         _ = engine.next_step  # not within a logical batch
+        engine.meet_to_save()
         engine.run.stopped = "the last checkpoint could not be loaded whole: load one, or build model and engine anew"
-        loaded = together(engine.ranks.control, lambda: (load(**arguments), dict))
-        if _PRIVACY in loaded:
+        try:
+            loaded = together(engine.ranks.control, lambda: (load(**arguments), dict))
+            counted = checkpoint.charges_of(self.accountant.history)
+        finally:
             self.accountant.history = history
+        if _PRIVACY in loaded:
             self._load_state(loaded[_PRIVACY])
-        elif self._ledger is not None and len(self.accountant) > 0:
+        elif self._ledger is not None and counted:
             raise ValueError(
                 "this checkpoint says nothing of a ledger, and a ledger holds a run from its first step: load it into an "
                 "engine without one"
             )
         else:
+            self._add_others(counted)
             engine.resume(engine.next_step[0], [], ledger_open=engine.run.ledger_is_open)
         engine.run.stopped = None
         return loaded
+
+    def _add_others(self, counted: checkpoint.Charges) -> None:
+        """Charges of a run that another engine made, Opacus' own, beside those that are there: which of them these may be, nobody tells."""
+        self.accountant.history = checkpoint.history_of(checkpoint.charges_of(self.accountant.history) + counted)
+        self._spending.base += counted
+        self._charged.loaded(self.accountant)
 
     def _remember(self, data_loader: Any) -> None:
         if self.dataset is None:
@@ -229,8 +209,8 @@ class ResumableEngine(opacus.PrivacyEngine):
         step, attempt = engine.next_step
         mark = None
         if engine.run.ledger_is_open:
-            path = os.path.abspath(self._ledger or "")
-            mark = read(lambda: checkpoint.mark_of_ledger(path)) | {"path": path}
+            path = self._ledger or ""
+            mark = read(lambda: self._mark(path)) | {"path": path}
         return json.dumps(
             {
                 "schema": checkpoint.SCHEMA,
@@ -243,6 +223,21 @@ class ResumableEngine(opacus.PrivacyEngine):
                 **engine.memory.state,
             }
         )
+
+    def _refuse_other_charges(self) -> None:
+        """ValueError if a new run's ledger would lack what the accountant holds already."""
+        if self._ledger is not None and self._ghost is None:
+            self._charged.refuse_beside(self.accountant, "Take a new PrivacyEngine for this run. To go on with a run, load its checkpoint after make_private(), which merges both")
+
+    def _check_ledger(self) -> None:
+        """ValueError unless the ledger is the one that was written, and holds what the accountant does."""
+        self._engine().run.written.check()
+        self._charged.refuse_beside(self.accountant, "Take out of its history for the report what was put there by hand, and state that beside it")
+
+    def _mark(self, path: str) -> dict:
+        """Where the run's ledger ends. ValueError if that is not where this process has left it."""
+        self._engine().run.written.check()
+        return checkpoint.mark_of_ledger(path)
 
     def _terms(self) -> dict[str, Any]:
         engine = self._engine()
@@ -284,7 +279,7 @@ class ResumableEngine(opacus.PrivacyEngine):
         checkpoint.compare_terms(state["terms"], self._terms())
         total = self._spending.merge(state["branches"], state["counted"], self.accountant.history, ledger)
         self.accountant.history = checkpoint.history_of(total)
-        self._known = self._charges()
+        self._charged.loaded(self.accountant)
         engine.memory.goes_on(state)
         engine.resume(state["step"], attempts, ledger_open=open_now)
         sampler = getattr(self._loader, "batch_sampler", None)

@@ -1,8 +1,10 @@
 """Charges that a program loses (an accountant set back, an optimizer's state loaded without its run), and reports and checkpoints of
 weights that the run did not make."""
 
+import contextlib
 import copy
 
+import opacus
 import pytest
 import torch
 from private_run import Run
@@ -10,6 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from ghostshard import PrivacyEngine
+from ghostshard.accountants import ContourAccountant
 
 
 def trained(run) -> None:
@@ -31,6 +34,84 @@ def test_an_accountant_that_is_set_back_to_a_longer_history_than_this_process_ma
         run.engine.get_epsilon(1e-5)
     with pytest.raises(RuntimeError, match="left with 5"):
         trained(run)
+
+
+def test_an_accountant_that_is_given_as_many_steps_with_more_noise():
+    """Of another run, or written by hand."""
+    run = Run()
+    trained(run)
+    run.engine.accountant.history = [(100.0, 0.01, 5)]
+    with pytest.raises(RuntimeError, match="charged 5 steps, and its accountant was left with 0 of them"):
+        run.engine.get_epsilon(1e-5)
+
+
+KINDS = {"truncated": {"max_batch_size": 10}, "in bins": {"sampling": "balls_in_bins"}}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("how", ["second call", "another accountant"])
+def test_steps_are_counted_as_what_they_are(kind, how):
+    """A second make_private() of an engine that has charged nothing, and another accountant, count Poisson samples."""
+    engine = PrivacyEngine(accountant="contour")
+    first, second = (Run(draws=None, engine=engine, **options) for options in (KINDS[kind], {} if how == "second call" else KINDS[kind]))
+    if how == "another accountant":
+        engine.accountant = ContourAccountant()
+    with pytest.raises(RuntimeError, match="counts steps of another kind than those of this run: truncation None, bins None, and they are"):
+        trained(first)
+    with pytest.raises(RuntimeError, match="another kind") if how == "another accountant" else contextlib.nullcontext():
+        trained(second)
+
+
+def test_an_accountant_that_is_told_to_count_another_kind():
+    run = Run(draws=None, engine=PrivacyEngine(accountant="contour"), sampling="balls_in_bins")
+    trained(run)
+    run.engine.accountant.bins = None
+    with pytest.raises(RuntimeError, match="another kind"):
+        run.engine.get_epsilon(1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_file_of_opacus_adds_its_steps_to_those_that_were_charged(tmp_path):
+    theirs = opacus.PrivacyEngine(accountant="rdp")
+    run = Run(noise=0.5)
+    trained(run)
+    theirs.accountant.history = [(20.0, 0.2, 15)]
+    theirs.save_checkpoint(path=tmp_path / "theirs.pt", module=run.module)
+    run.engine.load_checkpoint(path=tmp_path / "theirs.pt", module=run.module)
+    assert run.engine.accountant.history == [(0.5, 0.2, 5), (20.0, 0.2, 15)]
+    trained(run)
+    assert run.charged == 25
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_checkpoint_that_cannot_be_loaded_leaves_the_charges(tmp_path):
+    """Opacus' method has put the file's in their place when it comes to the optimizer."""
+    first = Run(noise=20.0)
+    for _ in range(3):
+        trained(first)
+    first.engine.save_checkpoint(path=tmp_path / "run.pt", module=first.module, optimizer=first.optimizer)
+    run = Run(noise=0.5)
+    trained(run)
+    run.optimizer.original_optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]})
+    with pytest.raises(ValueError, match="parameter group"):
+        run.engine.load_checkpoint(path=tmp_path / "run.pt", module=run.module, optimizer=run.optimizer)
+    assert run.engine.accountant.history == [(0.5, 0.2, 5)]
+
+
+def test_a_ledger_holds_all_that_the_accountant_does(tmp_path):
+    """Steps that were loaded before make_private(), and steps that are put there later."""
+    first = Run()
+    trained(first)
+    engine = PrivacyEngine(accountant="rdp")
+    engine.accountant.load_state_dict(first.engine.accountant.state_dict())
+    with pytest.raises(ValueError, match="the accountant holds 5 steps beside those of this ledger.*load its checkpoint after make_private"):
+        Run(engine=engine, ledger=tmp_path / "ledger.jsonl")
+    run = Run(ledger=tmp_path / "ledger.jsonl")
+    trained(run)
+    run.engine.report(tmp_path, delta=1e-5)
+    run.engine.accountant.history = [(0.7, 0.2, 50), *run.engine.accountant.history]
+    with pytest.raises(ValueError, match="holds 50 steps beside those of this ledger"):
+        run.engine.report(tmp_path, delta=1e-5)
 
 
 @pytest.mark.parametrize("history_first", [True, False])
