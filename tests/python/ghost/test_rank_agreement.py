@@ -9,7 +9,7 @@ import torch
 from ghostshard.ghost.checks import agreement
 from ghostshard.ghost.checks.agreement import BACKWARD, STEP, Agreement
 
-PLACE = (3, 0, 7, 2, 4, 1, 0, 0)
+PLACE = (3, 0, 7, 2, 4, 1, 0, 0, 5)
 TERMS = (0.5, 1.25, 0.01)
 BITS = struct.unpack("<qqq", struct.pack("<ddd", *TERMS))
 HERE = (*PLACE, *BITS)

@@ -31,6 +31,8 @@ SENTENCES = {
     "one_rank_learns_faster": ("learning rates together 0.1)", "learning rates together 0.2)"),
     "one_rank_shuffles_its_items": ("items of the data set by their digest", "passes over the loader 2"),
     "both_ranks_shuffle_their_items": ("nothing", "nothing"),
+    "one_rank_freezes_a_layer": ("parameters that train by their digest", "trains the same parameters"),
+    "one_rank_loads_a_state": (APART, "at a checkpoint or a report"),
     "one_rank_writes_weights": (WRITTEN, WRITTEN),
     "one_rank_writes_weights_before_the_step": (WRITTEN, WRITTEN),
     "weights_are_put_back": ("nothing", "nothing"),

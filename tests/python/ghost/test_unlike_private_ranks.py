@@ -20,6 +20,7 @@ NAMED = {
     "fewer_items": "the data set on rank 1",
     "a_mistake": "the criterion's reduction must be",
     "layers": "the model's",
+    "betas": "the optimizer's settings on rank 1",
     "register": "a budget register on rank 1",
 }
 

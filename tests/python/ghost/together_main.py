@@ -229,7 +229,27 @@ def weights_are_put_back(run: Run) -> None:
     run.step(2)
 
 
+def one_rank_freezes_a_layer(run: Run) -> None:
+    notes = run.loader.batch_sampler.stamps.begin_pass()
+    for step in range(2):
+        if step == 1 and dist.get_rank() == 1:
+            next(iter(run.model.parameters())).requires_grad_(False)
+        hand_out(run.loader, 2, notes=notes)
+        run.step(2)
+
+
+def one_rank_loads_a_state(run: Run) -> None:
+    """Its first collective has another size than what the other rank is at."""
+    hand_out(run.loader, 2)
+    state = run.engine.state_dict()
+    if dist.get_rank() == 1:
+        run.engine.load_state_dict(state)
+    run.step(2)
+
+
 SCENARIOS = {
+    "one_rank_freezes_a_layer": (one_rank_freezes_a_layer, {}),
+    "one_rank_loads_a_state": (one_rank_loads_a_state, {}),
     "one_rank_skips_its_empty_batch": (one_rank_skips_its_empty_batch, {}),
     "one_rank_leaves_a_loss_out": (one_rank_leaves_a_loss_out, {}),
     "one_rank_steps_and_the_other_goes_on": (one_rank_steps_and_the_other_goes_on, {}),

@@ -52,10 +52,12 @@ def begin(rank_1: dict, *, ledger: Path | None = None, layers=(6, 8, 3), data=No
     engine = PrivacyEngine(accountant="rdp")
     if ledger:
         engine.attach_ledger(ledger)
+    betas = given.pop("betas", None)
     if register := given.pop("register", None):
         engine.attach_register(register, data=__file__, limit=8.0)
+    optimizer = torch.optim.Adam(model.parameters(), betas=betas) if betas else torch.optim.SGD(model.parameters(), lr=0.1)
     return engine.make_private(
-        module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), data_loader=loader, grad_sample_mode="ghost_fsdp", **given
+        module=model, optimizer=optimizer, data_loader=loader, grad_sample_mode="ghost_fsdp", **given
     )  # fmt: skip
 
 
@@ -122,6 +124,7 @@ def main() -> None:
     found = {name: said_by_each(lambda: begin(make())) for name, make in UNLIKE.items()}
     found["layers"] = said_by_each(lambda: begin({"layers": (6, 9, 3)}))
     found["register"] = said_by_each(lambda: begin({"register": folder / "budgets.jsonl"}, ledger=folder / "registered.jsonl"))
+    found["betas"] = said_by_each(lambda: begin({"betas": (0.5, 0.999)}, betas=(0.9, 0.999)))
     found["terms_come_apart"] = said_by_each(terms_come_apart)
     found["terms_change_alike"] = said_by_each(terms_change_alike)
     found["the_ledger_is_there"] = said_by_each(lambda: the_ledger_is_there(folder))

@@ -160,7 +160,7 @@ class GhostEngine:
         """Before the model's forward gathers anything: the ranks are at the same place of the run, or all of them raise."""
         if self.recording:
             self._gathered.begin_forward()
-            self._gate.forward(self.sessions.at)
+            self._gate.forward(self.sessions.at, anew=self.sessions.is_due)
         elif not torch.compiler.is_compiling():
             self._gate.evaluation()
 

@@ -7,6 +7,7 @@ DTensor's mesh, placements and local tensors; and DTensor's constructor, which F
 
 from __future__ import annotations
 
+import hashlib
 import math
 import types
 from collections.abc import Callable, Iterator
@@ -90,6 +91,10 @@ class Layout:
 
     def trainable(self) -> tuple[bool, ...]:
         return tuple(entry.parameter.requires_grad for entry in self.parameters)
+
+    def digest_of_trainable(self) -> int:
+        """For ranks to compare: 60 bits."""
+        return int(hashlib.sha256(bytes(self.trainable())).hexdigest()[:15], 16)
 
     def specs(self) -> list[tuple[str, list[tuple[str, list[int], bool, int]]]]:
         """The engine's `blocks`: each block's name, and (name, shape, trainable, cut) of its parameters."""

@@ -41,16 +41,24 @@ class Sessions:
         """Step and attempt that the logical batch is charged as."""
         return self.run.next if self.now is None else self.now.next
 
+    @property
+    def is_due(self) -> bool:
+        """There is none of the parameters as they are: the next private step makes one."""
+        return self.now is None or self._layout.trainable() != self._trainable or not self._stays
+
+    @property
+    def _stays(self) -> bool:
+        return computed_on(self._layout.parameters[0].parameter) == self._ranks.device
+
     def prepare(self, *, several: bool) -> bool:
         """There is a session of the parameters as they are. several: the step at hand has more than one microbatch. True if it is new: the call is a collective then. RuntimeError if the run
         was stopped, and for another set of parameters within a logical batch."""
         if self.run.stopped is not None:
             raise RuntimeError(self.run.stopped)
         layout, ranks = self._layout, self._ranks
-        trainable = layout.trainable()
-        stays = computed_on(layout.parameters[0].parameter) == ranks.device
-        if self.now is not None and trainable == self._trainable and stays:
+        if not self.is_due:
             return False
+        trainable, stays = layout.trainable(), self._stays
         if self.now is not None and self.now.open:
             raise RuntimeError(
                 "parameters may be frozen, unfrozen or moved to another device between steps, not between the backwards of one "

@@ -63,7 +63,14 @@ def parts_of(
         "the model's parameters": _hash(repr(parameters).encode()),
         "the criterion": f"{type(criterion).__qualname__} {content_digest(dict(getattr(criterion, '__dict__', {})))}",
         "the optimizer": type(optimizer).__qualname__,
+        "the optimizer's settings": repr(_settings_of(optimizer)),
     }
+
+
+def _settings_of(optimizer: Any) -> list[dict[str, Any]]:
+    """Of each group, plain values alone: the replicas of a model would come apart if they differed."""
+    plain = (bool, int, float, str, tuple, type(None))
+    return [{name: value for name, value in group.items() if isinstance(value, plain)} for group in optimizer.param_groups]
 
 
 def _refuse_differences(every: Sequence[Mapping[str, str]]) -> None:

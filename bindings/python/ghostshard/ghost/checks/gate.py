@@ -68,10 +68,11 @@ class Gate:
         if self._batches is not None:
             self._batches.end()
 
-    def forward(self, at: tuple[int, int]) -> None:
-        """at, here and below: step and attempt that the logical batch is charged as. Raises on all ranks alike."""
+    def forward(self, at: tuple[int, int], *, anew: bool = False) -> None:
+        """at, here and below: step and attempt that the logical batch is charged as. anew: its session is still to be made, which is a collective. Raises on
+        all ranks alike."""
         self._refuse_copies()
-        if self._communicates or self.draws_to_charge:
+        if self._communicates or self.draws_to_charge or anew:
             self._meet(FORWARD, at, self.batches.check_forward)
 
     def evaluation(self) -> None:
@@ -144,7 +145,7 @@ class Gate:
             news |= bool(check())
         except Exception as error:  # whatever it is, the other ranks wait for this one
             wrong = error
-        return self._agree(event, (*at, *self.batches.place, self.batches.skipped), (*self._terms(), learning_rates), wrong, news)
+        return self._agree(event, (*at, *self.batches.place, self.batches.skipped, self._layout.digest_of_trainable()), (*self._terms(), learning_rates), wrong, news)
 
     def _refuse_copies(self) -> None:
         if os.getpid() != self._process:
