@@ -41,6 +41,14 @@ class ResumableEngine(opacus.PrivacyEngine):
     def _charges(self) -> int:
         return sum(steps for _, _, steps in self.accountant.history)
 
+    def __reduce_ex__(self, protocol: int) -> Any:
+        if self._ghost is None:
+            return super().__reduce_ex__(protocol)
+        raise TypeError(
+            "a PrivacyEngine is neither copied nor pickled once make_private() has given it a run: the copy's epsilon would stay behind what the run charges. "
+            "Keep the engine itself; to go on elsewhere take save_checkpoint() or state_dict()"
+        )
+
     def get_epsilon(self, delta: float) -> float:
         """Of all steps that were charged. RuntimeError if the accountant has lost some."""
         self._charged.refuse_lost(self.accountant)
@@ -232,7 +240,7 @@ class ResumableEngine(opacus.PrivacyEngine):
     def _check_ledger(self) -> None:
         """ValueError unless the ledger is the one that was written, and holds what the accountant does."""
         self._engine().run.written.check()
-        self._charged.refuse_beside(self.accountant, "Take out of its history for the report what was put there by hand, and state that beside it")
+        self._charged.refuse_beside(self.accountant, "Give steps of other runs, and those that were put there by hand, an accountant of their own")
 
     def _mark(self, path: str) -> dict:
         """Where the run's ledger ends. ValueError if that is not where this process has left it."""

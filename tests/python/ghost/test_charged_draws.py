@@ -163,3 +163,9 @@ def test_another_accountant_may_begin_and_be_given_a_copy():
     other = PRVAccountant()
     other.history = list(run.engine.accountant.history)
     assert 0 < other.get_epsilon(1e-5) < run.engine.get_epsilon(1e-5)
+
+
+def test_a_memory_manager_takes_the_private_optimizer():
+    run = Run()
+    with pytest.raises(TypeError, match="give it the optimizer that make_private\\(\\) returned, got SGD"):
+        BatchMemoryManager(data_loader=run.loader, max_physical_batch_size=4, optimizer=run.optimizer.original_optimizer).__enter__()

@@ -10,6 +10,8 @@ from opacus.utils.batch_memory_manager import BatchMemoryManager
 from private_run import Run
 from torch import nn
 
+from ghostshard import PrivacyEngine
+
 
 def said_in_a_fork(deed) -> str:
     here, there = os.pipe()
@@ -59,6 +61,14 @@ def test_a_forked_process_may_evaluate():
 
     assert said_in_a_fork(looks) == "nothing"
     trains(run)
+
+
+@pytest.mark.parametrize("how", [copy.deepcopy, copy.copy, pickle.dumps], ids=["deepcopy", "copy", "pickle"])
+def test_an_engine_with_a_run_is_not_copied(how):
+    """Its epsilon would stay behind. One without a run may be."""
+    with pytest.raises(TypeError, match="epsilon would stay behind what the run charges"):
+        how(Run().engine)
+    assert len(copy.deepcopy(PrivacyEngine()).accountant) == 0
 
 
 @pytest.mark.parametrize("how", [copy.deepcopy, copy.copy, pickle.dumps], ids=["deepcopy", "copy", "pickle"])

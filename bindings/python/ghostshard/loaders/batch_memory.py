@@ -149,6 +149,10 @@ def _wrap_data_loader(
 ) -> DataLoader:
     if not isinstance(data_loader.batch_sampler, PoissonBatchSampler):
         return _opacus_wrap(data_loader=data_loader, max_batch_size=max_batch_size, optimizer=optimizer)
+    if not hasattr(optimizer, "signal_skip_step"):
+        raise TypeError(
+            f"a BatchMemoryManager tells the private optimizer which steps end a part of a draw alone: give it the optimizer that make_private() returned, got {type(optimizer).__name__}"
+        )
     splitter = AgreedSplittingSampler(
         sampler=data_loader.batch_sampler, max_batch_size=max_batch_size, optimizer=optimizer,
         process_group=process_group,
