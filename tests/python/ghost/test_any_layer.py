@@ -316,3 +316,13 @@ def test_under_activation_checkpointing(use):
     batches = [batch] * (1 if use == "compared" else 3)
     expected = oracle.clipped_sum(copy.deepcopy(model), class_loss, batches, 0.5)
     assert oracle.worst_difference(Private(model, 0.5).step(class_loss, batches), expected) < SUM_TOLERANCE
+
+
+@pytest.mark.parametrize("options", [{"mode": "sum", "sparse": True}, {"mode": "max"}, {"scale_grad_by_freq": True}], ids=str)
+def test_a_bag_of_words(options):
+    """Counts by which a gradient is divided are the example's own; sparse gradients are added up like others."""
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.EmbeddingBag(11, 6, **options), nn.Linear(6, 3))
+    batch = torch.randint(0, 11, (4, 5)), torch.randint(0, 3, (4,))
+    expected = oracle.clipped_sum(copy.deepcopy(model), class_loss, [batch], 0.3)
+    assert oracle.worst_difference(Private(model, 0.3).step(class_loss, [batch]), expected) < SUM_TOLERANCE

@@ -156,7 +156,7 @@ def _by_autograd(forward: Callable, parameters: dict, floats: list, whole: list,
     found: Any = [None] * len(leaves)
     if chosen:
         found = torch.autograd.grad([value for value, _ in chosen], leaves, [g for _, g in chosen], allow_unused=True)
-    found = [torch.zeros_like(leaf) if each is None else each for leaf, each in zip(leaves, found)]
+    found = [torch.zeros_like(leaf) if each is None else each.to_dense() for leaf, each in zip(leaves, found)]  # sparse ones of EmbeddingBag
     return dict(zip(parameters, found)), found[len(parameters) :], [value.detach() for value in outputs]
 
 
