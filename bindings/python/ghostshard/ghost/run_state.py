@@ -22,6 +22,7 @@ from .weights import digest_of_weights
 from .written_ledger import WrittenLedger
 
 Terms = Callable[[], tuple[float, float]]
+_MOST_NOISE = 1e36  # noise bands and chains make it larger, by far less than 100 times
 
 
 class Budget(Protocol):
@@ -57,9 +58,12 @@ class RunState:
         self._adaptation, self.largest_batch, self.bins, self.correlation = adaptation, largest_batch, bins, correlation
 
     def terms_now(self) -> tuple[float, float]:
-        """Clip norm and noise multiplier, as they are now."""
+        """Clip norm and noise multiplier, as they are now. ValueError if their noise is no float32 number."""
         assert self._terms is not None
-        return self._terms()
+        clip_norm, noise = self._terms()
+        if not noise * clip_norm <= _MOST_NOISE:
+            raise ValueError(f"noise_multiplier times max_grad_norm must be at most {_MOST_NOISE}, because noise is a float32 number; got {noise} and {clip_norm}")
+        return clip_norm, noise
 
     def release_variance(self, terms: tuple[float, float]) -> float:
         """Of the noise in each element of what a step with this clip norm and noise multiplier releases; a public number. Of noise bands
