@@ -106,12 +106,16 @@ std::vector<std::pair<Event, int64_t>> from_file(const std::string& path) {
   return events_from_dp_accounting(parsed("--dp-event", text, "the content of " + path + " is not"));
 }
 
-// The releases of a ledger that its report charges a unit for, in order. A run that a report claims nothing of for its
-// groups, bands or chain is refused.
+// The releases of a ledger that its report charges a unit for, in order. A run that a report claims nothing of, for its
+// groups, bands or chain or because noise may have been repeated, is refused.
 void add_charged(const LedgerContents& ledger, std::vector<std::pair<Event, int64_t>>& phases,
                  std::vector<std::string>& notes) {
   const report_parts::Spent spent = report_parts::spent_by(ledger);
   if (!spent.groups_void.empty()) throw std::invalid_argument("the ledger bounds nothing: " + spent.groups_void);
+  if (spent.noise_repeated)
+    throw std::invalid_argument(
+        "the ledger bounds nothing: two releases have key epoch, step and attempt in common, so the same noise may "
+        "have been added to both and cancel out (`ghostshard account report` says what is claimed)");
   const size_t besides = phases.size();
   const bool grouped = spent.rounds.groups() > 1;
   if (grouped && besides > 0)

@@ -45,3 +45,14 @@ def test_noise_that_repeats_within_a_group_bounds_nothing(account, tmp_path, cor
     write_ledger(path, **CORRELATED[correlated])  # without groups
     done = account("epsilon", "--ledger", path)
     assert done.returncode == 2 and "the ledger bounds nothing: noise_" in done.stderr, done.stdout
+
+
+@pytest.mark.parametrize("command", ["epsilon", "zcdp", "tradeoff"])
+def test_two_releases_with_one_noise_bound_nothing(account, tmp_path, command):
+    """Nor does their report."""
+    path = tmp_path / "ledger.jsonl"
+    write_ledger(path, releases=3, steps=[0, 1, 1])
+    done = account(command, "--ledger", path)
+    assert done.returncode == 2 and "two releases have key epoch, step and attempt in common" in done.stderr, done.stdout
+    assert account("report", "--ledger", path, "--output", tmp_path).returncode == 0
+    assert json.loads((tmp_path / "privacy_report.json").read_text())["guarantee"]["epsilon"]["upper"] is None
