@@ -118,6 +118,9 @@ def test_texts_that_are_not_declared_public_are_refused_before_a_trial_runs(tuni
     ([*RATES, "--learning-rate", "1"], {}, "given twice"),
     ([*RATES, "--noise-multiplier", "1"], {}, "follows from --target-epsilon"),
     ([*RATES, "--resume"], {}, "not for tuning"),
+    ([*RATES, "--noise-blt", "2"], {}, "--noise-blt is not for tuning"),
+    ([*RATES, "--max-batch", "10"], {}, "--max-batch must be auto for tuning, got 10"),
+    ([*RATES, "--budget-register", "spent.jsonl"], {}, "trials spend nothing"),
     (RATES, {"steps": "many"}, "--steps must be a whole number >= 1, got many"),
     (RATES, {"steps": None}, "--steps must be a whole number >= 1, got none"),
     (RATES, {"expected_batch": "41"}, "at most the number of public and of private units (40 and 100)"),
@@ -130,6 +133,29 @@ def test_mistakes_are_named(tuning, words, changes, message):
     with pytest.raises(UserError) as caught:
         tuning(*words, **changes)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(("flag", "name"), [
+    ("--model", "m/model.safetensors"), ("--model-config", "shape.json"), ("--optimizer-groups", "groups.toml"),
+])  # fmt: skip
+def test_trials_that_began_with_other_files_are_not_mixed(tuning, monkeypatch, tmp_path, flag, name):
+    (tmp_path / "m").mkdir()
+    (tmp_path / name).write_text("before")
+    words = [*RATES, *([] if flag == "--model" else [flag, name])]
+    monkeypatch.setenv("STOP_AT", "3")
+    with pytest.raises(KeyboardInterrupt):
+        tuning(*words)
+    (tmp_path / name).write_text("after")
+    with pytest.raises(UserError, match="other flags, texts or starting weights"):
+        tuning(*words)
+
+
+def test_two_tunings_do_not_share_a_folder(tuning, fake_binary, tmp_path):
+    tuning(*RATES, "--rungs", "1")
+    (tuning.folder / "trials.jsonl").unlink()
+    with tune._alone_in(tuning.folder), pytest.raises(UserError, match="another tuning is at work in tuned"):
+        tuning(*RATES, "--rungs", "1")
+    tuning(*RATES, "--rungs", "1")
 
 
 def test_combinations_that_the_data_do_not_allow_are_left_out(tuning, capsys):

@@ -10,6 +10,7 @@ run, and at the end recipe.toml, which `ghostshard finetune --config recipe.toml
 """
 
 import dataclasses
+import fcntl
 import functools
 import hashlib
 import json
@@ -18,6 +19,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,6 +41,9 @@ REFUSED = {
     "noise-key-file": "trials draw their noise from the system",
     "allow-nonprivate-metrics": "losses are those of --eval-data",
     "config": "write the flags out",
+    "noise-blt": "its noise follows from how many texts and steps there are, so trials on other texts would have another",
+    "budget-register": "trials spend nothing; give it to the private run",
+    "budget-limit": "trials spend nothing; give it to the private run",
 }
 PLACES = ("model", "model-config", "data", "eval-data", "output", "checkpoint-every", "eval-every")
 SETTINGS, TRIALS, RECIPE = "settings.json", "trials.jsonl", "recipe.toml"
@@ -53,7 +59,7 @@ class Settings:
     rungs: int
     flags: Flags
     trials: list[dict[str, str]] = field(default_factory=list)
-    files: dict[str, str] = field(default_factory=dict)  # digests of the texts
+    files: dict[str, str] = field(default_factory=dict)  # digests of all that trials read
 
 
 @dataclass(frozen=True)
@@ -70,7 +76,12 @@ def main(arguments: list[str]) -> None:
     options, rest = _parser().parse_known_args(arguments)
     settings = settings_of(options, rest)
     output = Path(options.output)
-    results = open_folder(output, settings)
+    open_folder(output, settings)
+    with _alone_in(output):
+        _tune(settings, finished_in(output), output)
+
+
+def _tune(settings: Settings, results: list[Result], output: Path) -> None:
     noise = {}
     for trial in settings.trials:
         noise[_noise_key(settings, trial)] = None
@@ -108,6 +119,8 @@ def settings_of(options, rest: list[str]) -> Settings:
     for name, reason in REFUSED.items():
         if name in flags:
             raise UserError(f"--{name} is not for tuning: {reason}")
+    if flags.get("max-batch", "auto") != "auto":  # how much noise a number adds, only the training program says
+        raise UserError(f"--max-batch must be auto for tuning, got {flags['max-batch']}: another cap adds noise that trials would not have")
     units = {path: public_units(Path(path)) for path in (options.data, options.eval_data)}
     if not options.target_epsilon > 0:
         raise UserError(f"--target-epsilon must be > 0, got {options.target_epsilon}")
@@ -119,8 +132,21 @@ def settings_of(options, rest: list[str]) -> Settings:
     trials = choose_trials(space, flags, units[options.data], options.units, options.trials, _say)
     return Settings(
         options.units, options.target_epsilon, delta, options.data, options.eval_data, options.ranks, options.rungs, flags, trials,
-        {path: hashlib.sha256(read_file(Path(path))).hexdigest() for path in units},
+        {str(path): _digest(path) for path in [*map(Path, units), *_starting_point(flags)]},
     )  # fmt: skip
+
+
+def _starting_point(flags: Flags) -> list[Path]:
+    """The files beside the texts that decide what a trial trains. One that is not there is for the program to name."""
+    named = [Path(str(flags[name])) for name in ("model", "model-config", "optimizer-groups") if name in flags]
+    inside = [path for folder in named if folder.is_dir() for path in (*folder.glob("*.json"), *folder.glob("*.safetensors"))]
+    return sorted(path for path in (*named, *inside) if path.is_file())
+
+
+def _digest(path: Path) -> str:
+    require_regular_file(path)
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def public_units(path: Path) -> int:
@@ -144,14 +170,14 @@ def public_units(path: Path) -> int:
     )
 
 
-def open_folder(output: Path, settings: Settings) -> list[Result]:
-    """What an earlier call with the same settings has finished. UserError if the folder is another one's."""
+def open_folder(output: Path, settings: Settings) -> None:
+    """UserError if the folder is another tuning's."""
     stated = json.loads(json.dumps(dataclasses.asdict(settings)))
     found = output / SETTINGS
     present = names_in_output(output)
     if SETTINGS in present:
         if _read_settings(found) != stated:
-            raise UserError(f"{output} holds the trials of another tuning: other flags or other texts; give a new --output")
+            raise UserError(f"{output} holds the trials of another tuning: other flags, texts or starting weights; give a new --output")
     else:
         if present:
             raise UserError(f"--output must be a new folder or one of the same tuning, {output} holds other files")
@@ -159,6 +185,10 @@ def open_folder(output: Path, settings: Settings) -> list[Result]:
         output.mkdir(exist_ok=True)
         with replacing(found) as partial:
             partial.write_text(json.dumps(stated, indent=2) + "\n", encoding="utf-8")
+
+
+def finished_in(output: Path) -> list[Result]:
+    """What earlier calls with the same settings have finished."""
     lines = read_file(output / TRIALS).decode("utf-8").splitlines(keepends=True) if (output / TRIALS).exists() else []
     finished = [line for line in lines if line.endswith("\n")]  # a crash may have cut the last one
     if len(finished) != len(lines):
@@ -167,6 +197,19 @@ def open_folder(output: Path, settings: Settings) -> list[Result]:
         return [Result(**json.loads(line)) for line in finished]
     except (ValueError, TypeError, RecursionError) as error:
         raise UserError(f"{output / TRIALS} holds a line that this command did not write: give a new --output") from error
+
+
+@contextmanager
+def _alone_in(output: Path) -> Iterator[None]:
+    """UserError if another tuning is at work in the folder: both would write the same trials. A killed one is not."""
+    with ExitStack() as opened:
+        folder = os.open(output, os.O_RDONLY | os.O_DIRECTORY)
+        opened.callback(os.close, folder)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(f"another tuning is at work in {output}: wait until it has ended, or give a new --output") from error
+        yield
 
 
 def _read_settings(path: Path) -> object:
