@@ -118,6 +118,11 @@ def test_texts_that_are_not_declared_public_are_refused_before_a_trial_runs(tuni
     ([*RATES, "--learning-rate", "1"], {}, "given twice"),
     ([*RATES, "--noise-multiplier", "1"], {}, "follows from --target-epsilon"),
     ([*RATES, "--resume"], {}, "not for tuning"),
+    ([*RATES, "--tuning-note", "mine"], {}, "the recipe says itself"),
+    ([*RATES, "--version"], {}, "it trains nothing"),
+    ([*RATES, "--sample-prompt", "Once", "--tokenizer", "gpt2"], {}, "a recipe cannot hold it"),
+    ([*RATES, "--public-note", "web # 2"], {}, "--public-note must hold no '#' for tuning"),
+    ([*RATES, "--public-note", "two\nlines"], {}, "a recipe cannot; give it to the private run"),
     ([*RATES, "--noise-blt", "2"], {}, "--noise-blt is not for tuning"),
     ([*RATES, "--max-batch", "10"], {}, "--max-batch must be auto for tuning, got 10"),
     ([*RATES, "--budget-register", "spent.jsonl"], {}, "trials spend nothing"),
@@ -179,13 +184,14 @@ def test_a_recipe_is_what_the_program_takes(tmp_path, program, monkeypatch):
     tune.main([
         "--data", "open.safetensors", "--eval-data", "public.safetensors", "--output", "tuned", "--units", "24", "--model", "model",
         "--target-epsilon", "20", "--delta", "1e-5", "--expected-batch", "6", "--steps", "4", "--rungs", "1", "--freeze", "transformer.wpe*",
-        "--try", "learning-rate=0.01", "--try", "noise-bands=2",
+        "--public-note", 'the "Übersicht", it\'s [1, 2]', "--try", "learning-rate=0.01", "--try", "noise-bands=2",
     ])  # fmt: skip
     done = program.run(["--config", "tuned/recipe.toml", "--model", "model", "--data", "data.safetensors", "--output", "run"])
     assert done.code == 0, done.err
     made = report(program.folder / "run")
     assert made["sampler"]["executed"] == "cyclic-poisson" and made["population_and_steps"]["groups"]["rounds"] == [2, 2]
     assert made["guarantee"]["epsilon"]["upper"] <= 20 and "private texts were not read" in made["tuning"]["how"]
+    assert 'the "Übersicht", it\'s [1, 2]' in json.dumps(made, ensure_ascii=False).replace('\\"', '"')
 
 
 @pytest.mark.parametrize("ranks", ["1", "2"])

@@ -30,7 +30,9 @@ from ghostshard.errors import Failure, UserError, number, one_line, parser, show
 from ghostshard.files import make_parent, names_in_output, read_file, replacing, require_regular_file
 from ghostshard.local_ranks import prepare_rank
 from ghostshard.planned_noise import planned_bins_noise, planned_delta, planned_noise
-from ghostshard.tune_flags import TUNABLE, Flags, choose_trials, command_line, groups_of, read_flags, read_space, toml, whole, words_of
+from ghostshard.tune_flags import (
+    TUNABLE, Flags, choose_trials, command_line, groups_of, read_flags, read_space, require_writable, toml, whole, words_of,
+)  # fmt: skip
 
 # What this command decides itself, or what would touch more than public texts.
 REFUSED = {
@@ -42,6 +44,11 @@ REFUSED = {
     "allow-nonprivate-metrics": "losses are those of --eval-data",
     "config": "write the flags out",
     "noise-blt": "its noise follows from how many texts and steps there are, so trials on other texts would have another",
+    "tuning-note": "the recipe says itself how its flags were found",
+    "sample-prompt": "a recipe cannot hold it; give it to the private run",
+    "tokenizer": "it goes with --sample-prompt; give both to the private run",
+    "generate-tokens": "it trains nothing",
+    "version": "it trains nothing",
     "budget-register": "trials spend nothing; give it to the private run",
     "budget-limit": "trials spend nothing; give it to the private run",
 }
@@ -121,6 +128,7 @@ def settings_of(options, rest: list[str]) -> Settings:
             raise UserError(f"--{name} is not for tuning: {reason}")
     if flags.get("max-batch", "auto") != "auto":  # how much noise a number adds, only the training program says
         raise UserError(f"--max-batch must be auto for tuning, got {flags['max-batch']}: another cap adds noise that trials would not have")
+    require_writable({name: value for name, value in flags.items() if name not in PLACES})
     units = {path: public_units(Path(path)) for path in (options.data, options.eval_data)}
     if not options.target_epsilon > 0:
         raise UserError(f"--target-epsilon must be > 0, got {options.target_epsilon}")
