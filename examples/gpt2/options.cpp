@@ -3,12 +3,14 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
 #include "accountant/did_you_mean.h"
 #include "dp/planning/memory_budget.h"
 #include "examples/gpt2/clipping.h"
+#include "examples/gpt2/flags_file.h"
 #include "examples/gpt2/max_batch.h"
 #include "examples/gpt2/noise_bands.h"
 #include "examples/gpt2/optimizer_groups.h"
@@ -284,6 +286,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
       "      --output run1 --target-epsilon 8 --expected-batch 512 --epochs 3\n"};
   app.get_formatter()->column_width(36);
   app.allow_config_extras(CLI::config_extras_mode::error);
+  app.config_formatter(std::make_shared<FlagsFile>(app));
   app.set_config("--config", "", "Read any of these flags from a TOML or INI file, without the dashes")
       ->check(CLI::Validator(unreadable, ""));
   app.set_version_flag("--version", "ghostshard-finetune-gpt2 0.1.0");

@@ -10,6 +10,7 @@ import numpy
 import pyarrow
 import pyarrow.parquet
 import pytest
+from program import PRIVATE, arguments
 from safetensors.numpy import save_file
 
 from ghostshard import launcher
@@ -300,3 +301,16 @@ def test_a_damaged_tokenizer_is_a_user_error_from_python_too(work):
 
     with pytest.raises(UserError, match="tokenizer.json is not a file"):
         load_vocabulary("t")
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("noise-multiplier = 9\nclip-norm = 1\nnoise-multiplier = 2\n", "--config gives --noise-multiplier twice"),
+    ('public-note = "web # 2"\n', "no # within quotes, line 1 does"),
+    ("public-note = [web\nclip-norm = 0.5\n", "close each list with ], that of line 1"),
+])  # fmt: skip
+def test_a_file_of_flags_that_would_be_read_otherwise_is_refused(program, text, message):
+    (program.folder / "flags.toml").write_text(text)
+    words = arguments(PRIVATE, noise_multiplier=None if "noise" in text else "1", config="flags.toml", output="read-otherwise")
+    done = program.run(words)
+    assert done.code == 2 and message in done.err
+    assert not (program.folder / "read-otherwise").exists()
