@@ -113,8 +113,14 @@ def private_loader(
         return data_loader
     if secure_mode and data_loader.generator is not None:
         raise ValueError("secure_mode draws coins from the operating system: the data loader has a generator")
-    return GhostDataLoader.from_data_loader(
+    loader = GhostDataLoader.from_data_loader(
         data_loader, rank=ranks.data_rank, world_size=ranks.data_ranks, accumulation_steps=accumulation_steps,
         process_group=ranks.data, twins=ranks.twins, max_batch_size=plan.cap,
         sampling="balls_in_bins" if plan.in_bins else "poisson", groups=plan.groups,
     )  # fmt: skip
+    if (loader.batch_sampler.sample_rate, loader.batch_sampler.draws) != (plan.rate, plan.steps):
+        raise ValueError(
+            f"the data loader's length changed while make_private() read it, from {plan.steps} batches to {loader.batch_sampler.draws}: each draw would be "
+            "charged at another rate than its own. Give a loader whose __len__ stays what it is"
+        )
+    return loader

@@ -30,6 +30,7 @@ SENTENCES = {
     "one_rank_has_other_units": ("rank 1 refused this: this backward is over 3 units", "this backward is over 3 units"),
     "one_rank_learns_faster": ("learning rates together 0.1)", "learning rates together 0.2)"),
     "one_rank_shuffles_its_items": ("items of the data set by their digest", "passes over the loader 2"),
+    "one_rank_shuffles_the_items_of_a_manager": ("items of the data set by their digest", "passes over the loader 2"),
     "both_ranks_shuffle_their_items": ("nothing", "nothing"),
     "one_rank_freezes_a_layer": ("parameters that train by their digest", "trains the same parameters"),
     "one_rank_loads_a_state": (APART, "at a checkpoint or a report"),

@@ -192,6 +192,11 @@ def one_rank_shuffles_its_items(run: Run, ranks=(1,)) -> None:
             data.tensors = tuple(each.flip(0) for each in data.tensors)
 
 
+def one_rank_shuffles_the_items_of_a_manager(run: Run) -> None:
+    run.loader = BatchMemoryManager(data_loader=run.loader, max_physical_batch_size=3, optimizer=run.optimizer).__enter__()
+    one_rank_shuffles_its_items(run)
+
+
 def both_ranks_shuffle_their_items(run: Run) -> None:
     one_rank_shuffles_its_items(run, (0, 1))
 
@@ -258,6 +263,7 @@ SCENARIOS = {
     "one_rank_has_other_units": (one_rank_has_other_units, {}),
     "one_rank_learns_faster": (one_rank_learns_faster, {}),
     "one_rank_shuffles_its_items": (one_rank_shuffles_its_items, {}),
+    "one_rank_shuffles_the_items_of_a_manager": (one_rank_shuffles_the_items_of_a_manager, {}),
     "both_ranks_shuffle_their_items": (both_ranks_shuffle_their_items, {}),
     "one_rank_writes_weights": (one_rank_writes_weights, {}),
     "one_rank_writes_weights_before_the_step": (one_rank_writes_weights_before_the_step, {}),

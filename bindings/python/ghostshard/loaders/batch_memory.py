@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from opacus.utils import batch_memory_manager as _opacus_manager
 from torch.utils.data import DataLoader, Sampler
 
 from ..lost_ranks import answered
+from .each_pass import look_at_items
 from .loader import settings_of
 from .poisson import Epoch, PoissonBatchSampler
 from .stamps import Pass, StampedLoader, Stamps
@@ -137,7 +139,10 @@ def _forget_unfinished(optimizer) -> None:
 
 
 class _PiecesLoader(StampedLoader, DataLoader):
-    pass
+    def __iter__(self) -> Iterator[Any]:
+        """A pass, as the loader's own."""
+        look_at_items(self.dataset, self.batch_sampler.sampler)
+        return super().__iter__()
 
 
 _opacus_wrap = _opacus_manager.wrap_data_loader

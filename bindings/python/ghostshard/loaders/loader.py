@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,9 +12,9 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampl
 
 from .bins import BinsBatchSampler
 from .cyclic import CyclicBatchSampler
+from .each_pass import look_at_items
 from .empty_batch import CollateOrEmpty
 from .items import refuse_mixed_or_repeated
-from .items_digest import items_digest
 from .plan import ITERABLE, SAMPLINGS, draws_already, plan_of
 from .poisson import PoissonBatchSampler
 from .stamps import StampedLoader
@@ -82,12 +81,8 @@ class GhostDataLoader(StampedLoader, DPDataLoader):
         )  # fmt: skip
 
     def __iter__(self) -> Iterator[Any]:
-        """A pass. ValueError if indices have become other examples' since the last, and some are of one example."""
-        if self.batch_sampler.stamps.passes:
-            refuse_repeated(self.dataset)
-            refuse_mixed_or_repeated(self.dataset)
-        if self.distributed:  # ranks deal items out by number
-            self.batch_sampler.stamps.items = int(hashlib.sha256(items_digest(self.dataset).encode()).hexdigest()[:15], 16)
+        """A pass. ValueError if the data set has become another (each_pass.py)."""
+        look_at_items(self.dataset, self.batch_sampler)
         return super().__iter__()
 
     @property
@@ -129,6 +124,7 @@ class GhostDataLoader(StampedLoader, DPDataLoader):
         drawn_by = data_loader.batch_sampler
         drawn_already = draws_already(drawn_by)
         if not drawn_already and not isinstance(data_loader.dataset, IterableDataset):
+            _check_iteration(data_loader)
             _check_sampler(data_loader, world_size)
         plan = plan_of(data_loader, poisson=True, max_batch_size=max_batch_size, sampling=sampling, groups=groups)
         if isinstance(drawn_by, PoissonBatchSampler):
@@ -156,6 +152,19 @@ def _sampler_of(sampling: str, max_batch_size: int | None, groups: int) -> tuple
     if sampling == "balls_in_bins":
         raise ValueError("balls-in-bins sampling takes every unit of a bin: it cannot be combined with max_batch_size")
     return TruncatedBatchSampler, {"max_batch_size": max_batch_size}
+
+
+# Whose loaders give the batches of a DataLoader, or bring them to a device.
+_AS_TORCH = ("torch", "torchdata", "opacus", "accelerate", "ghostshard")
+
+
+def _check_iteration(loader: DataLoader) -> None:
+    made_by = next(kind for kind in type(loader).__mro__ if "__iter__" in vars(kind))
+    if made_by.__module__.partition(".")[0] not in _AS_TORCH:
+        raise ValueError(
+            f"{made_by.__name__}.__iter__ cannot be kept: the private loader draws batches of its own, and what that method does to them, or leaves out, would not be done. "
+            "Move it into the data set, the collate_fn or the training loop"
+        )
 
 
 def _check_sampler(loader: DataLoader, world_size: int) -> None:

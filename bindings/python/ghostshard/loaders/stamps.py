@@ -58,7 +58,7 @@ class Stamps:
     def __init__(self) -> None:
         self.receiver: Receiver | None = None
         self._passes = 0
-        self.items = 0  # of the data set: a digest when the latest pass began, if several ranks deal them out
+        self.items = 0  # of the data set: a digest when the latest pass began, if several ranks deal them out, or groups take turns
         self.turns = 0  # the next pass's first, if nothing is drawn before it
         self.waiting: deque[Piece] = deque()  # of the latest pass: drawn and not handed out
         self.latest: weakref.ref[StampedBatches] | None = None  # not held: it holds workers

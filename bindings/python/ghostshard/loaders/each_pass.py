@@ -1,0 +1,33 @@
+"""What is asked of a data set whenever a pass over it begins: what epsilon counts are its indices, so each must stay the example that it was."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from .items import refuse_mixed_or_repeated
+from .items_digest import items_digest
+from .poisson import PoissonBatchSampler
+from .units import refuse_repeated
+
+
+def look_at_items(dataset: Any, sampler: PoissonBatchSampler) -> None:
+    """Before each pass. ValueError if indices have become other examples' since the last, and some are of one example, or if they decide in which
+    group an example is."""
+    stamps, groups = sampler.stamps, getattr(sampler, "groups", 1)
+    if stamps.passes:
+        refuse_repeated(dataset)
+        refuse_mixed_or_repeated(dataset)
+    if sampler.world_size == 1 and groups == 1:
+        return
+    before = stamps.items
+    stamps.items = int(hashlib.sha256(items_digest(dataset).encode()).hexdigest()[:15], 16)  # ranks deal items out by number
+    if groups > 1 and stamps.passes and stamps.items != before:
+        raise ValueError(
+            f"the data set's items are not what they were in the last pass, or stand in another order, but correlated noise is derived for examples that are drawn {groups} "
+            f"steps apart: example u belongs to group u mod {groups} for good. Leave the items as they are (the private loader draws them at random), let augmentations toss "
+            "their coins by the generators of torch, NumPy or Python, or leave noise_bands and noise_chain out"
+        )
+
+
+__all__ = ["look_at_items"]
