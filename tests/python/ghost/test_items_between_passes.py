@@ -45,6 +45,8 @@ def test_an_example_stays_in_its_group(kind, managed):
     run = Run(sampling=None, data_loader=DataLoader(Turned(), batch_size=8), **{kind: 5}).begin()
     with pytest.raises(ValueError, match=ORDER):
         train(run, turn, managed)
+    with pytest.raises(ValueError, match=ORDER):  # nor if it is tried again
+        iter(run.loader)
 
 
 @pytest.mark.parametrize("managed", [False, True])

@@ -20,14 +20,14 @@ def look_at_items(dataset: Any, sampler: PoissonBatchSampler) -> None:
         refuse_mixed_or_repeated(dataset)
     if sampler.world_size == 1 and groups == 1:
         return
-    before = stamps.items
-    stamps.items = int(hashlib.sha256(items_digest(dataset).encode()).hexdigest()[:15], 16)  # ranks deal items out by number
-    if groups > 1 and stamps.passes and stamps.items != before:
+    items = int(hashlib.sha256(items_digest(dataset).encode()).hexdigest()[:15], 16)
+    if groups > 1 and stamps.passes and items != stamps.items:
         raise ValueError(
             f"the data set's items are not what they were in the last pass, or stand in another order, but correlated noise is derived for examples that are drawn {groups} "
             f"steps apart: example u belongs to group u mod {groups} for good. Leave the items as they are (the private loader draws them at random), let augmentations toss "
             "their coins by the generators of torch, NumPy or Python, or leave noise_bands and noise_chain out"
         )
+    stamps.items = items  # ranks deal items out by number, and compare this
 
 
 __all__ = ["look_at_items"]
