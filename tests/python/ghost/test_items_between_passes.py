@@ -69,6 +69,11 @@ class Doubled(DataLoader):
         return ((2 * x, y) for x, y in super().__iter__())
 
 
+class Halved(DataLoader):
+    def _get_iterator(self):
+        return ((x / 2, y) for x, y in super(Halved, self)._get_iterator())
+
+
 class Shorter(DataLoader):
     """Has one batch less whenever it is asked."""
 
@@ -79,10 +84,12 @@ class Shorter(DataLoader):
         return self.asked
 
 
-def test_what_a_loader_does_to_its_batches_is_not_left_out():
-    with pytest.raises(ValueError, match="Doubled.__iter__ cannot be kept"):
-        Run(sampling=None, data_loader=Doubled(Numbered(), batch_size=8)).begin()
-    Run(sampling=None, own_batches=True, data_loader=Doubled(Numbered(), batch_size=8)).begin()
+@pytest.mark.filterwarnings("ignore:batches of your own")
+@pytest.mark.parametrize("kind, method", [(Doubled, "__iter__"), (Halved, "_get_iterator")])
+def test_what_a_loader_does_to_its_batches_is_not_left_out(kind, method):
+    with pytest.raises(ValueError, match=f"{kind.__name__}.{method} cannot be kept"):
+        Run(sampling=None, data_loader=kind(Numbered(), batch_size=8)).begin()
+    Run(sampling=None, own_batches=True, data_loader=kind(Numbered(), batch_size=8)).begin()
 
 
 def test_draws_are_charged_at_the_rate_that_coins_have():

@@ -159,12 +159,13 @@ _AS_TORCH = ("torch", "torchdata", "opacus", "accelerate", "ghostshard")
 
 
 def _check_iteration(loader: DataLoader) -> None:
-    made_by = next(kind for kind in type(loader).__mro__ if "__iter__" in vars(kind))
-    if made_by.__module__.partition(".")[0] not in _AS_TORCH:
-        raise ValueError(
-            f"{made_by.__name__}.__iter__ cannot be kept: the private loader draws batches of its own, and what that method does to them, or leaves out, would not be done. "
-            "Move it into the data set, the collate_fn or the training loop"
-        )
+    for name in ("__iter__", "_get_iterator"):
+        made_by = next((kind for kind in type(loader).__mro__ if name in vars(kind)), DataLoader)
+        if made_by.__module__.partition(".")[0] not in _AS_TORCH:
+            raise ValueError(
+                f"{made_by.__name__}.{name} cannot be kept: the private loader draws batches of its own, and what that method does to them, or leaves out, would not be done. "
+                "Move it into the data set, the collate_fn or the training loop"
+            )
 
 
 def _check_sampler(loader: DataLoader, world_size: int) -> None:
