@@ -9,6 +9,7 @@
 #include "accountant/ledger.h"
 #include "accountant/rounds.h"
 #include "dp/run/resume.h"
+#include "fsdp/checkpoint.h"
 #include "fsdp/mesh.h"
 
 namespace ghostshard::dp {

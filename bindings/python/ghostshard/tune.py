@@ -30,9 +30,7 @@ from ghostshard.errors import Failure, UserError, number, one_line, parser, show
 from ghostshard.files import make_parent, names_in_output, read_file, replacing, require_regular_file
 from ghostshard.local_ranks import prepare_rank
 from ghostshard.planned_noise import planned_bins_noise, planned_delta, planned_noise
-from ghostshard.tune_flags import (
-    TUNABLE, Flags, choose_trials, command_line, groups_of, read_flags, read_space, require_writable, toml, whole, words_of,
-)  # fmt: skip
+from ghostshard.tune_flags import TUNABLE, Flags, choose_trials, command_line, groups_of, read_flags, read_space, require_writable, toml, whole, words_of  # fmt: skip
 
 # What this command decides itself, or what would touch more than public texts.
 REFUSED = {

@@ -71,7 +71,7 @@ class Doubled(DataLoader):
 
 class Halved(DataLoader):
     def _get_iterator(self):
-        return ((x / 2, y) for x, y in super(Halved, self)._get_iterator())
+        return ((x / 2, y) for x, y in super()._get_iterator())
 
 
 class Shorter(DataLoader):
