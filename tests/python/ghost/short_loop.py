@@ -7,11 +7,10 @@ from ghostshard import PrivacyEngine
 
 
 def steps_of(loss, model, criterion, data, collate, count):
-    """How many went through of `count`. loss(module, criterion, batch). The draws are the same in every run: by lot one in hundreds would be empty."""
+    """How many went through of `count`. loss(module, criterion, batch)."""
     module, optimizer, criterion, loader = PrivacyEngine().make_private(
         module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), data_loader=DataLoader(data, batch_size=6, collate_fn=collate),
         noise_multiplier=1.0, max_grad_norm=1.0, criterion=criterion, grad_sample_mode="ghost",
-        noise_generator=torch.Generator().manual_seed(1),
     )  # fmt: skip
     done = 0
     for batch in loader:
