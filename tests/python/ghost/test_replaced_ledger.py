@@ -7,6 +7,8 @@ import shutil
 import pytest
 from private_run import Run
 
+from ghostshard import PrivacyEngine
+
 DELTA = 1e-3
 
 
@@ -43,6 +45,24 @@ def test_an_older_copy_in_the_ledgers_place_is_refused(tmp_path, how):
         ledger.write_bytes(whole)
         trained(run)
         assert reported(run, tmp_path) == pytest.approx(run.engine.get_epsilon(DELTA), rel=1e-3)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_steps_that_write_no_line_do_not_take_an_older_copy_for_the_ledger(tmp_path, in_place):
+    """As those of a pass of balls-in-bins after its first, or a draw's later parts."""
+    ledger, old = tmp_path / "ledger.jsonl", tmp_path / "old"
+    run = trained(Run(ledger=ledger, draws=None, sampling="balls_in_bins", engine=PrivacyEngine(accountant="contour")))
+    shutil.copy(ledger, old)
+    batches = iter(run.loader)
+    run.step(*next(batches))
+    if in_place:
+        ledger.write_bytes(old.read_bytes())
+    else:
+        os.replace(old, ledger)
+    for x, y in batches:
+        run.step(x, y)
+    with pytest.raises(ValueError, match="was removed, replaced or cut short since the last step"):
+        run.engine.report(tmp_path, delta=DELTA)
 
 
 def test_a_ledger_stays_where_it_was_when_the_program_goes_elsewhere(tmp_path, monkeypatch):

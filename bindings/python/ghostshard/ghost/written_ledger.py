@@ -14,10 +14,13 @@ class WrittenLedger:
         self._size = 0
 
     def note(self) -> None:
-        """A line was written; the writer has looked that the file is its own."""
+        """Lines may have been written. Not every step writes one and looks at the file (those of a pass of balls-in-bins do not), so another file is never
+        taken for it."""
         with contextlib.suppress(OSError):  # gone again: the next line, or a report, will say so
             status = os.stat(self._path)
-            self._place, self._size = (status.st_dev, status.st_ino), status.st_size
+            place = (status.st_dev, status.st_ino)
+            if self._place in (None, place):
+                self._place, self._size = place, max(self._size, status.st_size)
 
     def check(self) -> None:
         """ValueError unless the file holds all that this process has written."""
