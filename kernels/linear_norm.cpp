@@ -101,36 +101,42 @@ BoundedSum unit_norm_by_panels(const UnitRows& a, const UnitRows& g, const UnitS
   return {squared, gamma_float64(outputs * inputs + 8) * squared + distance_of_squares(squared, distance)};
 }
 
+// Adds one unit's mass and norm, from rows that were measured; norm(later) is asked for if there is something to add.
+template <typename Norm>
+void add_unit_norm(int64_t unit, const UnitRows& a, const UnitRows& g, at::ScalarType type, NormParts& parts,
+                   const Norm& norm) {
+  double mass = 0;
+  for (size_t t = 0; t < a.norms.size(); ++t) mass += a.norms[t] * g.norms[t];
+  const auto rows = static_cast<int64_t>(a.norms.size());
+  mass *= 1 + gamma_float64(rows + 2);
+  parts.mass.mutable_data_ptr<double>()[unit] += mass;
+  if (mass == 0) return;  // every term is exactly zero
+  double& value = parts.value.mutable_data_ptr<double>()[unit];
+  if (!std::isfinite(mass)) {
+    value += mass;
+    return;
+  }
+  // c·g rounds once, the product with a once for each row, and the addition to the values already in the sum once
+  // more.
+  const UnitSum later{.mass = mass, .error = float_sum_error(type, rows + 2)};
+  double& sum_error = parts.sum_error.mutable_data_ptr<double>()[unit];
+  sum_error = std::max(sum_error, later.error);
+  const BoundedSum squared = norm(later);
+  value += squared.value;
+  parts.value_error.mutable_data_ptr<double>()[unit] += squared.error;
+}
+
 // Works unit by unit: rows are measured and their Gram matrix formed from one read.
 template <typename Choose>
 void add_unit_norms(const at::Tensor& a, const at::Tensor& g, const Segments& segments, NormParts& parts,
                     const Choose& choose) {
-  double* value = parts.value.mutable_data_ptr<double>();
-  double* value_error = parts.value_error.mutable_data_ptr<double>();
-  double* mass = parts.mass.mutable_data_ptr<double>();
-  double* sum_error = parts.sum_error.mutable_data_ptr<double>();
   for (int64_t u = 0; u < segments.units(); ++u) {
     const int64_t begin = segments.begin(u), length = segments.length(u);
-    const at::Tensor a_rows = a.narrow(0, begin, length), g_rows = g.narrow(0, begin, length);
     const UnitNorm way = choose(length);
     const bool by_gram = way == &unit_norm_by_gram;
-    const MeasuredRows a_measured(a_rows, by_gram), g_measured(g_rows, by_gram);
-    double unit_mass = 0;
-    for (size_t t = 0; t < a_measured.norms().size(); ++t) unit_mass += a_measured.norms()[t] * g_measured.norms()[t];
-    unit_mass *= 1 + gamma_float64(length + 2);
-    mass[u] += unit_mass;
-    if (unit_mass == 0) continue;  // every term is exactly zero
-    if (!std::isfinite(unit_mass)) {
-      value[u] += unit_mass;
-      continue;
-    }
-    // c·g rounds once, the product with a once for each row, and the addition to the values already in the sum once
-    // more.
-    const UnitSum later{.mass = unit_mass, .error = float_sum_error(a.scalar_type(), length + 2)};
-    sum_error[u] = std::max(sum_error[u], later.error);
-    const BoundedSum norm = way(a_measured.rows(), g_measured.rows(), later);
-    value[u] += norm.value;
-    value_error[u] += norm.error;
+    const MeasuredRows a_measured(a.narrow(0, begin, length), by_gram), g_measured(g.narrow(0, begin, length), by_gram);
+    const UnitRows of_a = a_measured.rows(), of_g = g_measured.rows();
+    add_unit_norm(u, of_a, of_g, a.scalar_type(), parts, [&](const UnitSum& later) { return way(of_a, of_g, later); });
   }
 }
 
@@ -159,6 +165,47 @@ void passing_norm(const at::Tensor& a, const at::Tensor& g, const Segments& segm
     // Both ways also pay for the later product; the rest of holding's cost is about that of the panels.
     return seconds(Recording::kHold) < seconds(Recording::kReplay) ? &unit_norm_by_panels : &unit_norm_by_gram;
   });
+}
+
+bool TiledGramNorm::can_take(const at::Tensor& a, const Segments& segments) {
+  return a.is_cpu() && segments.longest() <= kOneTileRows;
+}
+
+TiledGramNorm::TiledGramNorm(const Segments& segments) {
+  for (int64_t u = 0; u < segments.units(); ++u) units_.emplace_back(segments.length(u));
+}
+
+void TiledGramNorm::take(const at::Tensor& g, const Segments& segments) {
+  require_apart_matrix("TiledGramNorm", "g", g);
+  require_rows("TiledGramNorm", "g", g, segments);
+  require(g.scalar_type() == at::kFloat, "TiledGramNorm: g must be float32; got ", g.scalar_type());
+  for (int64_t u = 0; u < segments.units(); ++u) {
+    units_[static_cast<size_t>(u)].add(g.narrow(0, segments.begin(u), segments.length(u)));
+  }
+}
+
+void TiledGramNorm::add_to(const at::Tensor& a, std::span<const at::Tensor> tiles, const Segments& segments,
+                           NormParts& parts) const {
+  require_apart_matrix("TiledGramNorm", "a", a);
+  require_rows("TiledGramNorm", "a", a, segments);
+  require(a.scalar_type() == at::kFloat, "TiledGramNorm: a must be float32; got ", a.scalar_type());
+  require_parts(parts, segments.units());
+  for (int64_t u = 0; u < segments.units(); ++u) {
+    const RowsInPieces& unit = units_[static_cast<size_t>(u)];
+    const int64_t begin = segments.begin(u), length = segments.length(u);
+    const MeasuredRows a_measured(a.narrow(0, begin, length), /*with_gram=*/true);
+    const UnitRows of_a = a_measured.rows();
+    const std::vector<double> norms = unit.norms();
+    UnitRows of_g{.x = {}, .norms = norms, .gram = unit.gram()};
+    add_unit_norm(u, of_a, of_g, at::kFloat, parts, [&](const UnitSum&) {
+      const BoundedSum squared = gram_product_sum(of_a, of_g, at::kFloat);
+      if (certain_enough(squared)) return squared;
+      std::vector<at::Tensor> rows;
+      for (const at::Tensor& tile : tiles) rows.push_back(tile.narrow(0, begin, length));
+      of_g.x = at::cat(rows, 1).to(at::kFloat);
+      return gram_product_sum(of_a, of_g, at::kDouble);
+    });
+  }
 }
 
 }  // namespace ghostshard::kernels

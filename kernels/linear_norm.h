@@ -9,6 +9,10 @@
 
 #include <ATen/ATen.h>
 
+#include <span>
+#include <vector>
+
+#include "kernels/host/unit_norms.h"
 #include "kernels/norm_parts.h"
 #include "kernels/segments.h"
 
@@ -24,6 +28,22 @@ void per_unit_gradient(const at::Tensor& a, const at::Tensor& g, const Segments&
 // exceeds 1e-3 of its value (tokens that cancel) is recomputed in float64, or on a device from the gradient itself, as
 // passing_norm does, if that takes less time.
 void gram_norm(const at::Tensor& a, const at::Tensor& g, const Segments& segments, NormParts& parts);
+
+// gram_norm of output gradients that come by tiles of outputs, each read once, while it is in the cache. float32 on a
+// CPU, of units whose Gram matrix is one tile.
+class TiledGramNorm {
+ public:
+  static bool can_take(const at::Tensor& a, const Segments& segments);
+  explicit TiledGramNorm(const Segments& segments);
+  // The next tile's g [N, some outputs].
+  void take(const at::Tensor& g, const Segments& segments);
+  // After all tiles: adds to the same parts as gram_norm. tiles: those that were taken, of any floating dtype that has
+  // them exactly, for units whose tokens cancel.
+  void add_to(const at::Tensor& a, std::span<const at::Tensor> tiles, const Segments& segments, NormParts& parts) const;
+
+ private:
+  std::vector<RowsInPieces> units_;
+};
 
 // Two pass. Adds to the same parts as gram_norm, for rows that are not kept. Each unit's norm comes from Gram matrices
 // or from the gradient itself, whichever recording_cost finds faster; the gradient is formed in panels of a few MiB

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "kernels/device/on_device.h"
@@ -144,6 +145,24 @@ void sum_held(const Scalar* held, const float* factors, int64_t units, int64_t e
   }
 }
 
+void add_rows(const at::Tensor& left, const at::Tensor& right, const std::vector<Run>& units, at::Tensor& out) {
+  const std::vector<Run> products = shared_products(units), closed_up = shared_products(without_gaps(units));
+  int64_t rows = 0;
+  for (const Run& unit : units) rows += unit.rows();
+  if (closed_up.size() < products.size() && rows < kShortRun * static_cast<int64_t>(products.size())) {
+    add_products(without_gaps(left, units), without_gaps(right, units), closed_up, out);
+  } else {
+    add_products(left, right, products, out);
+  }
+}
+
+at::Tensor scaled_rows(const at::Tensor& x, const Segments& segments, const at::Tensor& factors) {
+  at::Tensor scaled = at::empty(x.sizes(), x.options());
+  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "scaled_rows",
+                             [&] { scale_rows<scalar_t>(x, segments, factors.const_data_ptr<float>(), scaled); });
+  return scaled;
+}
+
 }  // namespace
 
 double shared_rounding(int64_t units) {
@@ -180,20 +199,32 @@ void scaled_sum_rows(const at::Tensor& a, const at::Tensor& g, const Segments& s
   if (units.empty() || out.numel() == 0) {
     return;
   }
-  const bool scale_a = a.size(1) < g.size(1);
-  const at::Tensor& narrow = scale_a ? a : g;
-  at::Tensor scaled = at::empty(narrow.sizes(), narrow.options());
-  AT_DISPATCH_FLOATING_TYPES(a.scalar_type(), op,
-                             [&] { scale_rows<scalar_t>(narrow, segments, factors.const_data_ptr<float>(), scaled); });
-  const at::Tensor& left = scale_a ? g : scaled;
-  const at::Tensor& right = scale_a ? scaled : a;
-  const std::vector<Run> products = shared_products(units), closed_up = shared_products(without_gaps(units));
-  int64_t rows = 0;
-  for (const Run& unit : units) rows += unit.rows();
-  if (closed_up.size() < products.size() && rows < kShortRun * static_cast<int64_t>(products.size())) {
-    add_products(without_gaps(left, units), without_gaps(right, units), closed_up, out);
+  if (a.size(1) < g.size(1)) {
+    add_rows(g, scaled_rows(a, segments, factors), units, out);
   } else {
-    add_products(left, right, products, out);
+    add_rows(scaled_rows(g, segments, factors), a, units, out);
+  }
+}
+
+void scaled_sum_tiles(const at::Tensor& a, std::vector<at::Tensor>& tiles, const Segments& segments,
+                      const at::Tensor& factors, at::Tensor out, const NormParts* parts) {
+  constexpr const char* op = "scaled_sum_tiles";
+  int64_t outputs = 0;
+  for (const at::Tensor& tile : tiles) outputs += tile.size(1);
+  require_matrix(op, "a", a);
+  require_shape(op, "out", out, {outputs, a.size(1)}, a.scalar_type());
+  require_factors(op, factors, segments.units());
+  if (parts != nullptr) require_parts(*parts, segments.units());
+  const std::vector<Run> units =
+      contributing_rows(segments, factors.const_data_ptr<float>(), sharing_units(segments, parts));
+  const at::Tensor scaled = scaled_rows(a, segments, factors);
+  int64_t first = 0;
+  for (at::Tensor& tile : tiles) {
+    const at::Tensor g = std::exchange(tile, {}).to(a.scalar_type());
+    require_row_pair(op, "a", a, "g", g, segments);
+    at::Tensor sum = out.narrow(0, first, g.size(1));
+    first += g.size(1);
+    if (!units.empty() && sum.numel() > 0) add_rows(g, scaled, units, sum);
   }
 }
 

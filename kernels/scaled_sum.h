@@ -13,6 +13,8 @@
 
 #include <ATen/ATen.h>
 
+#include <vector>
+
 #include "kernels/norm_parts.h"
 #include "kernels/segments.h"
 
@@ -36,5 +38,10 @@ constexpr double kSharedMass = 16;
 // device, units of more than one row never share a product.
 void scaled_sum_rows(const at::Tensor& a, const at::Tensor& g, const Segments& segments, const at::Tensor& factors,
                      at::Tensor out, const NormParts* parts = nullptr);
+
+// The same on the CPU for g in tiles of outputs, [N, some] each, side by side; 16-bit tiles count as float32. A tile is
+// freed once it has been added.
+void scaled_sum_tiles(const at::Tensor& a, std::vector<at::Tensor>& tiles, const Segments& segments,
+                      const at::Tensor& factors, at::Tensor out, const NormParts* parts = nullptr);
 
 }  // namespace ghostshard::kernels

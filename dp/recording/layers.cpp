@@ -351,7 +351,8 @@ at::Tensor linear_cross_entropy(const LinearUse& head, const at::Tensor& h, cons
     return losses_of(probabilities_in_place(affine_output(head, h)), targets.unsqueeze(1));
   }
   const at::Tensor reached = reachable(h, report_linear(head));
-  const auto tiles = tiles_of(head, h, tile_bytes, recorder->takes_tiles(*head.weight).value_or(TileLogits::kWhole));
+  const auto wanted = recorder->takes_tiles(*head.weight, h, segments).value_or(TileLogits::kWhole);
+  const auto tiles = tiles_of(head, h, tile_bytes, wanted);
   if (!tiles) return LinearCrossEntropyFunction::apply(reached, head, targets, segments, recorder);
   return TiledCrossEntropyFunction::apply(reached, head, targets, segments, recorder, *tiles);
 }

@@ -80,10 +80,14 @@ class Recorder {
   // gradients [U, shape...]: each unit's own, formed by the caller.
   virtual void instantiated(const fsdp::Parameter& parameter, const at::Tensor& gradients) = 0;
 
-  // A head's logit gradients may come by tiles instead of whole. Layers ask in forward; nullopt: whole.
-  virtual std::optional<TileLogits> takes_tiles(const fsdp::Parameter& /*weight*/) { return std::nullopt; }
-  // The tiles of such a head, each once and in order. a [N,d]: the head's inputs. g [N, outputs of the tile] is valid
-  // during the call alone; tiles that are recomputed give it again by tiles->gradients(a, tile, scratch).
+  // A head's logit gradients may come by tiles instead of whole. Layers ask in forward, with the head's inputs a [N,d];
+  // nullopt: whole.
+  virtual std::optional<TileLogits> takes_tiles(const fsdp::Parameter& /*weight*/, const at::Tensor& /*a*/,
+                                                const SegmentsPtr& /*segments*/) {
+    return std::nullopt;
+  }
+  // The tiles of such a head, each once and in order. g [N, outputs of the tile] of a kept tile is the recorder's; a
+  // recomputed one is valid during the call alone, and comes again by tiles->gradients(a, tile, scratch).
   virtual void head_tile(const LinearUse& use, const at::Tensor& /*a*/,
                          const std::shared_ptr<const HeadTiles>& /*tiles*/, int64_t /*tile*/, const at::Tensor& /*g*/,
                          const SegmentsPtr& /*segments*/) {

@@ -141,6 +141,7 @@ void Tape::matrix(const fsdp::Parameter& weight, const at::Tensor& a_rows, const
   }
   if (book.awaited) refuse_reuse(weight, "more than one layer, once recorded in two passes");
   if (book.head) refuse_reuse(weight, "a head by tiles and another layer");
+  if (book.replayed_head) refuse_reuse(weight, "more than one linear layer");
   if (book.held_head) {
     require_whole(*book.held_head, weight);
     book.held_head->add_linear(a, g, *segments);
@@ -185,6 +186,10 @@ void Tape::embedding(const fsdp::Parameter& table, const at::Tensor& ids, const 
   if (in_second_pass()) return;  // added already
   if (book.awaited) refuse_reuse(table, "a linear layer recorded in two passes and an embedding");
   if (book.head) require_whole(*book.head, table);
+  if (book.replayed_head) {
+    require_whole(*book.replayed_head, table);
+    stand_whole(book);
+  }
   if (book.held_head) {
     require_whole(*book.held_head, table);
     book.held_head->add_lookup(ids, g, *segments);
@@ -206,16 +211,21 @@ void Tape::embedding(const fsdp::Parameter& table, const at::Tensor& ids, const 
   if (book.head) book.head->add_cross_term_to(ids, g, book.parts);
 }
 
-std::optional<TileLogits> Tape::takes_tiles(const fsdp::Parameter& weight) {
+std::optional<TileLogits> Tape::takes_tiles(const fsdp::Parameter& weight, const at::Tensor& a,
+                                            const SegmentsPtr& segments) {
   if (!weight.trainable()) return std::nullopt;
   const auto way = planned(weight);
   if (way == kernels::Recording::kRecompute) return TileLogits::kRecomputed;
+  // The head of a table comes whole if it is replayed, because the two uses meet in the norm.
+  const bool replays = way == kernels::Recording::kReplay && !tables_.contains(weight.id()) && segments != nullptr &&
+                       ReplayedHead::can_take(a, *segments);
   // A second head of the same matrix comes whole, and is added to the first one's tiles.
-  const bool keeps = way == kernels::Recording::kHold && with_tiles_.insert(weight.id()).second;
+  const bool keeps = (way == kernels::Recording::kHold || replays) && with_tiles_.insert(weight.id()).second;
   return keeps ? std::optional(TileLogits::kKept) : std::nullopt;
 }
 
 void Tape::looked_up(const fsdp::Parameter& table, const at::Tensor& ids, const SegmentsPtr& segments) {
+  tables_.insert(table.id());
   if (planned(table) == kernels::Recording::kRecompute) ahead_[table.id()] = {ids, segments};
 }
 
@@ -232,6 +242,10 @@ void Tape::head_tile(const LinearUse& use, const at::Tensor& a, const std::share
   if (in_second_pass()) return;  // added already
   if (planned(weight) == kernels::Recording::kHold) {
     held_tile(book, a, tiles, tile, g, segments);
+    return;
+  }
+  if (planned(weight) == kernels::Recording::kReplay) {
+    replayed_tile(book, a, tiles, tile, g, segments);
     return;
   }
   if (tile == 0) {
@@ -253,6 +267,26 @@ void Tape::held_tile(Entry& book, const at::Tensor& a, const std::shared_ptr<con
   }
   book.held_head->take(tile, a, g);
   if (book.held_head->complete()) book.held_head->set_norm_of(book.parts);
+}
+
+void Tape::replayed_tile(Entry& book, const at::Tensor& a, const std::shared_ptr<const HeadTiles>& tiles, int64_t tile,
+                         const at::Tensor& g, const SegmentsPtr& segments) {
+  if (tile == 0) {
+    if (!book.only_lookups()) refuse_reuse(*book.parameter, "more than one linear layer");
+    book.replayed_head.emplace(tiles, a, segments);
+  }
+  book.replayed_head->take(tile, g);
+  if (!book.replayed_head->complete()) return;
+  book.replayed_head->add_norm_to(book.parts);
+  if (book.lookups.empty()) return;
+  stand_whole(book);
+  add_cross_term(book.lookups.front(), book.rows.front(), book.parts);
+}
+
+void Tape::stand_whole(Entry& book) {
+  const ReplayedHead& head = *book.replayed_head;
+  book.rows.push_back({head.inputs(), head.whole(), head.segments()});
+  book.replayed_head.reset();
 }
 
 void Tape::layer_norm(const LayerNormUse& use, const at::Tensor& x_hat, const at::Tensor& g,
@@ -287,7 +321,7 @@ void Tape::vector(const fsdp::Parameter& parameter, const at::Tensor& g_rows, co
   const at::Tensor g = kernel_rows(g_rows).front().contiguous();
   Entry& book = entry(parameter);
   if (in_second_pass()) return;  // added already
-  const bool by_tiles = book.head || book.held_head;
+  const bool by_tiles = book.head || book.held_head || book.replayed_head;
   if (!book.rows.empty() || !book.lookups.empty() || by_tiles) refuse_reuse(parameter, "layers of different kinds");
   if (book.awaited) refuse_reuse(parameter, "a linear layer recorded in two passes and another layer");
   const bool again = book.held.defined();

@@ -31,6 +31,7 @@
 #include "dp/recording/hold_memory.h"
 #include "dp/recording/recomputed_head.h"
 #include "dp/recording/recorder.h"
+#include "dp/recording/replayed_head.h"
 #include "fsdp/reduce_scatter.h"
 #include "kernels/fingerprint.h"
 #include "kernels/linear_norm.h"
@@ -62,8 +63,10 @@ class Tape final : public Recorder {
   void layer_norm(const LayerNormUse& use, const at::Tensor& x_hat, const at::Tensor& g,
                   const SegmentsPtr& segments) override;
   void instantiated(const fsdp::Parameter& parameter, const at::Tensor& gradients) override;
-  // As planned: kept for kHold, recomputed for kRecompute. A head that comes whole all the same is held or replayed.
-  std::optional<TileLogits> takes_tiles(const fsdp::Parameter& weight) override;
+  // As planned: kept for kHold, and for kReplay if norms can be taken by tiles; recomputed for kRecompute. A head that
+  // comes whole all the same is held or replayed.
+  std::optional<TileLogits> takes_tiles(const fsdp::Parameter& weight, const at::Tensor& a,
+                                        const SegmentsPtr& segments) override;
   void head_tile(const LinearUse& use, const at::Tensor& a, const std::shared_ptr<const HeadTiles>& tiles, int64_t tile,
                  const at::Tensor& g, const SegmentsPtr& segments) override;
   void looked_up(const fsdp::Parameter& table, const at::Tensor& ids, const SegmentsPtr& segments) override;
@@ -104,8 +107,10 @@ class Tape final : public Recorder {
     std::optional<uint64_t> awaited;  // two pass: fingerprint of the rows that must come again
     std::optional<RecomputedHead> head;
     std::optional<HeldHead> held_head;
-    bool unused() const {
-      return !held.defined() && rows.empty() && lookups.empty() && !awaited && !head && !held_head;
+    std::optional<ReplayedHead> replayed_head;
+    bool unused() const { return lookups.empty() && only_lookups(); }
+    bool only_lookups() const {
+      return !held.defined() && rows.empty() && !awaited && !head && !held_head && !replayed_head;
     }
   };
 
@@ -116,6 +121,10 @@ class Tape final : public Recorder {
   void matrix(const fsdp::Parameter& weight, const at::Tensor& a, const at::Tensor& g, const SegmentsPtr& segments);
   void held_tile(Entry& book, const at::Tensor& a, const std::shared_ptr<const HeadTiles>& tiles, int64_t tile,
                  const at::Tensor& g, const SegmentsPtr& segments);
+  void replayed_tile(Entry& book, const at::Tensor& a, const std::shared_ptr<const HeadTiles>& tiles, int64_t tile,
+                     const at::Tensor& g, const SegmentsPtr& segments);
+  // A replayed head meets another use of its matrix as whole rows.
+  static void stand_whole(Entry& book);
   std::optional<kernels::Recording> planned(const fsdp::Parameter& parameter) const;
   // How a matrix used for the first time is recorded: as planned, as chosen, or the fastest that the memory allows.
   kernels::Recording way_of(const fsdp::Parameter& weight, const at::Tensor& a, const at::Tensor& g,
@@ -157,6 +166,7 @@ class Tape final : public Recorder {
   kernels::NormParts parts_;               // of all parameters by id, from the first report on; an entry's are views
   std::map<uint32_t, LookedUp> ahead_;     // lookups in tables whose head will come by tiles that are recomputed
   std::set<uint32_t> with_tiles_;          // heads that were told to keep their tiles, in the pass at hand
+  std::set<uint32_t> tables_;              // matrices that were looked up
   int backward_ = -1;                      // autograd's number of the backward pass this tape belongs to
   bool closed_ = false;                    // added to a sum
   fsdp::GradientBuffers* sums_ = nullptr;  // those that the second pass adds to, with factors_

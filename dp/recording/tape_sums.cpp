@@ -74,6 +74,7 @@ void Tape::count_bytes(std::span<int64_t> bytes) const {
     for (const Lookup& use : book.lookups) bytes[id] += size(use.g);
     if (book.head) bytes[id] += size(book.head->inputs()) + size(book.head->columns());
     if (book.held_head) bytes[id] += book.held_head->bytes();
+    if (book.replayed_head) bytes[id] += book.replayed_head->bytes();
   }
 }
 
@@ -104,6 +105,7 @@ void Tape::add_entry(Entry& book, const GroupFactors& by_group, fsdp::GradientBu
   }
   if (book.head) book.head->add_to(out, factors, book.parts);
   if (book.held_head) book.held_head->add_to(out, factors);
+  if (book.replayed_head) book.replayed_head->add_to(out, factors, book.parts);
   for (const Lookup& use : book.lookups) {
     kernels::embedding_scaled_sum(use.ids, kernel_rows(use.g).front(), *use.segments, factors, out);
   }

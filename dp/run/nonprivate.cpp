@@ -50,7 +50,8 @@ void PlainRecorder::instantiated(const fsdp::Parameter& parameter, const at::Ten
   sums_.view(parameter).add_(exact_rows(gradients).sum(0));
 }
 
-std::optional<TileLogits> PlainRecorder::takes_tiles(const fsdp::Parameter& weight) {
+std::optional<TileLogits> PlainRecorder::takes_tiles(const fsdp::Parameter& weight, const at::Tensor& /*a*/,
+                                                     const SegmentsPtr& /*segments*/) {
   return weight.trainable() ? std::optional(TileLogits::kKept) : std::nullopt;
 }
 

@@ -22,7 +22,8 @@ class PlainRecorder final : public Recorder {
   void layer_norm(const LayerNormUse& use, const at::Tensor& x_hat, const at::Tensor& g,
                   const SegmentsPtr& segments) override;
   // Always kept tiles: as fast and as lean as the private step's.
-  std::optional<TileLogits> takes_tiles(const fsdp::Parameter& weight) override;
+  std::optional<TileLogits> takes_tiles(const fsdp::Parameter& weight, const at::Tensor& a,
+                                        const SegmentsPtr& segments) override;
   void head_tile(const LinearUse& use, const at::Tensor& a, const std::shared_ptr<const HeadTiles>& tiles, int64_t tile,
                  const at::Tensor& g, const SegmentsPtr& segments) override;
 

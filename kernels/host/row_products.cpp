@@ -195,7 +195,7 @@ const Level& level() {
 int64_t row_product_terms(int64_t columns) {
   const int64_t in_lane = device::ceil_div(std::min(columns, kChunk), level().lanes);
   constexpr int64_t kHalvings = 4;  // of 16 lanes; fewer lanes need fewer
-  return std::max<int64_t>(1, in_lane) + kHalvings + device::ceil_div(columns, kChunk);
+  return std::max<int64_t>(1, in_lane) + kHalvings + chunks_of(columns);
 }
 
 void row_products(const float* x, int64_t x_rows, const float* y, int64_t y_rows, int64_t columns, int64_t stride,
@@ -204,8 +204,8 @@ void row_products(const float* x, int64_t x_rows, const float* y, int64_t y_rows
 }
 
 void row_products_and_squares(const float* x, int64_t rows, int64_t columns, int64_t stride, float* out,
-                              double* squares) {
-  std::fill_n(squares, rows, 0.0);
+                              double* squares, bool adds) {
+  if (!adds) std::fill_n(squares, rows, 0.0);
   for (int64_t first = 0; first == 0 || first < columns; first += kChunk) {
     const int64_t some = std::min(kChunk, columns - first);
     level().run({.x = x + first,
@@ -217,13 +217,15 @@ void row_products_and_squares(const float* x, int64_t rows, int64_t columns, int
                  .diagonal = 0,
                  .out = out,
                  .out_stride = rows,
-                 .adds = first > 0,
+                 .adds = adds || first > 0,
                  .beyond = columns - first - some});
     for (int64_t s = 0; s < rows; ++s) squares[s] += sum_of_squares(x + s * stride + first, some);
   }
 }
 
 // One for each square, one for each chunk.
-int64_t square_terms(int64_t columns) { return columns + device::ceil_div(columns, kChunk); }
+int64_t square_terms(int64_t columns) { return columns + chunks_of(columns); }
+
+int64_t chunks_of(int64_t columns) { return std::max<int64_t>(1, device::ceil_div(columns, kChunk)); }
 
 }  // namespace ghostshard::kernels

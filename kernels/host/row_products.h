@@ -20,9 +20,11 @@ void row_products(const float* x, int64_t x_rows, const float* y, int64_t y_rows
 
 // The rows' products with each other, out[s·rows + t] for t ≤ s, bit for bit as row_products forms them, and their
 // squares summed in float64: |squares[s] − |x_s|²| ≤ gamma_float64(square_terms(columns))·|x_s|². From one read: both
-// take a chunk of columns while it is in the cache.
+// take a chunk of columns while it is in the cache. adds: to what stands in out and squares, of columns before these.
 void row_products_and_squares(const float* x, int64_t rows, int64_t columns, int64_t stride, float* out,
-                              double* squares);
+                              double* squares, bool adds = false);
 int64_t square_terms(int64_t columns);
+// How often such a call rounds what stands in out and squares already.
+int64_t chunks_of(int64_t columns);
 
 }  // namespace ghostshard::kernels

@@ -13,7 +13,7 @@ namespace ghostshard::kernels {
 namespace {
 
 // A tile of a Gram matrix stays in the second-level cache together with its partner.
-constexpr int64_t kTileRows = 128;
+constexpr int64_t kTileRows = kOneTileRows;
 constexpr int64_t kTileColumns = 512;
 
 // Columns copied to float64 at a time; only bounds the copies.
@@ -35,16 +35,29 @@ template <typename Scalar>
 class InnerProducts {
  public:
   InnerProducts(const at::Tensor& x, const at::Tensor& y, int64_t tile_elements)
-      : x_(x), y_(y), stride_(row_stride(x)), tile_(at::empty({tile_elements}, kTypeOf<Scalar>)) {}
+      : x_(x),
+        y_(y),
+        stride_(row_stride(x)),
+        columns_(x.size(1)),
+        terms_(row_product_terms(columns_)),
+        tile_(at::empty({tile_elements}, kTypeOf<Scalar>)) {}
+  explicit InnerProducts(const KnownGram& known)
+      : columns_(known.columns), terms_(known.terms), known_(known.products) {}
+
   // Of rows with themselves, of which float32 products may be known.
-  InnerProducts(const UnitRows& rows, int64_t tile_elements) : InnerProducts(rows.x, rows.x, tile_elements) {
-    if constexpr (std::is_same_v<Scalar, float>) known_ = rows.gram;
+  static InnerProducts of(const UnitRows& rows, int64_t tile_elements) {
+    if constexpr (std::is_same_v<Scalar, float>) {
+      if (rows.gram.products != nullptr) return InnerProducts(rows.gram);
+    }
+    return InnerProducts(rows.x, rows.x, tile_elements);
   }
 
   // x_rows · y_rowsᵀ, row-major; valid until the next call. Entries (s,t) with t > s + diagonal are left undefined.
   const Scalar* tile(Range x_rows, Range y_rows, int64_t diagonal) {
-    if (known_ != nullptr) return known_;  // one tile is all there is
-    const int64_t columns = x_.size(1);
+    if constexpr (std::is_same_v<Scalar, float>) {
+      if (known_ != nullptr) return known_;  // one tile is all there is
+    }
+    const int64_t columns = columns_;
     if constexpr (std::is_same_v<Scalar, float>) {
       row_products(x_.const_data_ptr<float>() + x_rows.begin * stride_, x_rows.length(),
                    y_.const_data_ptr<float>() + y_rows.begin * stride_, y_rows.length(), columns, stride_, diagonal,
@@ -64,11 +77,11 @@ class InnerProducts {
 
   // |computed − exact| ≤ relative_error()·|x_s|·|y_t| + underflow().
   double relative_error() const {
-    return std::is_same_v<Scalar, float> ? gamma_float32(row_product_terms(x_.size(1))) : gamma_float64(x_.size(1) + 1);
+    return std::is_same_v<Scalar, float> ? gamma_float32(terms_) : gamma_float64(columns_ + 1);
   }
   // A product or sum below the smallest normal number may be flushed to zero.
   double underflow() const {
-    return 2.0 * static_cast<double>(x_.size(1)) * static_cast<double>(std::numeric_limits<Scalar>::min());
+    return 2.0 * static_cast<double>(columns_) * static_cast<double>(std::numeric_limits<Scalar>::min());
   }
 
  private:
@@ -78,9 +91,11 @@ class InnerProducts {
 
   at::Tensor x_;
   at::Tensor y_;
-  int64_t stride_;
+  int64_t stride_ = 0;
+  int64_t columns_;
+  int64_t terms_;  // of float32
   at::Tensor tile_;
-  const Scalar* known_ = nullptr;
+  const float* known_ = nullptr;
 };
 
 constexpr int64_t kWholeTile = int64_t{1} << 40;  // a diagonal beyond every tile
@@ -117,10 +132,10 @@ double square(double x) { return x * x; }
 
 template <typename Scalar>
 BoundedSum gram_product_sum_in(const UnitRows& a, const UnitRows& g) {
-  const int64_t rows = a.x.size(0);
+  const auto rows = static_cast<int64_t>(a.norms.size());
   const int64_t tile_elements = std::min(rows, kTileRows) * std::min(rows, kTileColumns);
-  InnerProducts<Scalar> a_products(a, tile_elements);
-  InnerProducts<Scalar> g_products(g, tile_elements);
+  auto a_products = InnerProducts<Scalar>::of(a, tile_elements);
+  auto g_products = InnerProducts<Scalar>::of(g, tile_elements);
   const std::vector<Scalar> a_norms = rounded_up<Scalar>(a.norms);
   const std::vector<Scalar> g_norms = rounded_up<Scalar>(g.norms);
 
@@ -250,6 +265,35 @@ MeasuredRows::MeasuredRows(const at::Tensor& x, bool with_gram) : x_(x) {
   row_products_and_squares(x.const_data_ptr<float>(), rows, columns, row_stride(x), gram_.get(), norms_.data());
   const double round_up = 1 + gamma_float64(square_terms(columns) + 4);
   for (double& norm : norms_) norm = std::sqrt(norm) * round_up;
+}
+
+UnitRows MeasuredRows::rows() const {
+  const int64_t columns = x_.size(1);
+  const KnownGram gram{.products = gram_.get(), .columns = columns, .terms = row_product_terms(columns)};
+  return {.x = x_, .norms = norms_, .gram = gram};
+}
+
+void RowsInPieces::add(const at::Tensor& columns) {
+  const int64_t some = columns.size(1);
+  const bool first = gram_ == nullptr;
+  if (first) {
+    squares_.resize(static_cast<size_t>(rows_));
+    gram_ = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(rows_ * rows_));
+  }
+  row_products_and_squares(columns.const_data_ptr<float>(), rows_, some, row_stride(columns), gram_.get(),
+                           squares_.data(), /*adds=*/!first);
+  columns_ += some;
+  // The sum over pieces of |x_s|·|x_t| is at most that of whole rows, so that one factor bounds all pieces' errors.
+  const int64_t again = chunks_of(some);  // roundings of what was there before
+  terms_ = std::max(terms_ + again, row_product_terms(some));
+  square_terms_ = std::max(square_terms_ + again, square_terms(some));
+}
+
+std::vector<double> RowsInPieces::norms() const {
+  std::vector<double> norms = squares_;
+  const double round_up = 1 + gamma_float64(square_terms_ + 4);
+  for (double& norm : norms) norm = std::sqrt(norm) * round_up;
+  return norms;
 }
 
 BoundedSum gram_product_sum(const UnitRows& a, const UnitRows& g, at::ScalarType arithmetic) {

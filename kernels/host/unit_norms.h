@@ -21,12 +21,22 @@ inline bool certain_enough(const BoundedSum& sum) { return certain_enough(sum.va
 // Euclidean norms of the rows of x [N,d], rounded up. Rows may be apart, here and below (host/checks.h).
 std::vector<double> row_norms_rounded_up(const at::Tensor& x);
 
-// One unit's rows and their norms.
+// The lower triangle of x·xᵀ [T,T] in float32, for rows of `columns`: |computed − exact| ≤
+// gamma_float32(terms)·|x_s|·|x_t|, underflow apart.
+struct KnownGram {
+  const float* products = nullptr;
+  int64_t columns = 0, terms = 0;
+};
+
+// One unit's rows and their norms. If the Gram matrix is known, only float64 arithmetic reads the rows.
 struct UnitRows {
   at::Tensor x;  // [T,d]
   std::span<const double> norms;
-  const float* gram = nullptr;  // [T,T], the lower triangle of x·xᵀ in float32, if it is known
+  KnownGram gram = {};
 };
+
+// The most rows whose Gram matrix is one tile.
+constexpr int64_t kOneTileRows = 128;
 
 // A unit's rows, measured. For float32 rows, few enough that their Gram matrix is one tile, that matrix comes from the
 // same read, if it is asked for: rows as long as a vocabulary do not stay in the cache for a second one.
@@ -34,12 +44,29 @@ class MeasuredRows {
  public:
   MeasuredRows(const at::Tensor& x, bool with_gram);
   const std::vector<double>& norms() const { return norms_; }
-  UnitRows rows() const { return {.x = x_, .norms = norms_, .gram = gram_.get()}; }
+  UnitRows rows() const;
 
  private:
   at::Tensor x_;
   std::vector<double> norms_;
   std::unique_ptr<float[]> gram_;
+};
+
+// The same of float32 rows, at most kOneTileRows, whose columns come in pieces.
+class RowsInPieces {
+ public:
+  explicit RowsInPieces(int64_t rows) : rows_(rows) {}
+  // The next columns [rows, some].
+  void add(const at::Tensor& columns);
+  // Of all columns so far. Norms are rounded up.
+  std::vector<double> norms() const;
+  KnownGram gram() const { return {.products = gram_.get(), .columns = columns_, .terms = terms_}; }
+
+ private:
+  int64_t rows_;
+  std::vector<double> squares_;
+  std::unique_ptr<float[]> gram_;
+  int64_t columns_ = 0, terms_ = 0, square_terms_ = 0;
 };
 
 // sum over s,t of (a_s·a_t)(g_s·g_t) for the rows of one unit, T ≥ 1. The products are formed in `arithmetic`

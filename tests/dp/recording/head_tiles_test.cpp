@@ -130,7 +130,8 @@ INSTANTIATE_TEST_SUITE_P(, TiledHead,
                                           testing::Values(1, 15 * 4 * 5, 15 * 4 * 36, 1 << 20)));
 
 TEST_P(TiledHead, has_the_losses_and_input_gradients_of_float64) {
-  const bool cuts = tile_bytes() < 15 * 4 * kVocabulary && (way() == Recording::kHold || test_device().is_cpu());
+  const bool on_cpu = test_device().is_cpu();  // where a head that is replayed keeps its tiles
+  const bool cuts = tile_bytes() < 15 * 4 * kVocabulary && (way() == Recording::kHold || on_cpu);
   const bool by_tiles = way() == Recording::kRecompute || cuts;
   for (const double scale : {0.1, 40.0}) {  // most probabilities underflow with the second
     if (scale > 1 && !by_tiles) continue;   // whole logits that were overwritten give a loss of at most 87.3
@@ -328,26 +329,37 @@ TEST_P(TiledHead, gives_the_same_sum_after_a_backward_that_was_watched) {
   EXPECT_TRUE(at::equal(released(true), released(false)));
 }
 
-// A second head, a linear layer, and an embedding that backward reaches before the head.
-TEST(TiledHeads, that_are_held_take_other_uses_of_the_matrix_in) {
-  enum class Other { kHead, kLinear, kEarlyEmbedding };
-  for (const Other other : {Other::kHead, Other::kLinear, Other::kEarlyEmbedding}) {
+// A second head, a linear layer, an embedding that backward reaches before the head, and one that it reaches after the
+// head though forward did not announce it (a checkpoint runs it again). A head that is replayed meets embeddings alone.
+TEST(TiledHeads, take_other_uses_of_the_matrix_in) {
+  enum class Other { kHead, kLinear, kEarlyEmbedding, kLateEmbedding };
+  for (const auto& [other, way] : {std::pair{Other::kHead, Recording::kHold},
+                                   {Other::kLinear, Recording::kHold},
+                                   {Other::kEarlyEmbedding, Recording::kHold},
+                                   {Other::kLateEmbedding, Recording::kHold},
+                                   {Other::kEarlyEmbedding, Recording::kReplay},
+                                   {Other::kLateEmbedding, Recording::kReplay}}) {
     Head head;
     head.tied = false;
     const at::Tensor second = at::randn({head.segments->rows(), kWidth});
-    const auto released = [&](int64_t tile_bytes) {
+    const auto released = [&, other = other, way = way](int64_t tile_bytes) {
       const auto plan = plan_without_noise(head.segments->units(), 3.0);
       const auto key = key_of(1);
-      auto clipper = plan.clipper(head.model, {.planned_recording = {Recording::kHold}});
+      auto clipper = plan.clipper(head.model, {.planned_recording = {way}});
       auto mechanism = plan.mechanism(head.model, key, nullptr);
       auto sum = clipper.begin();
       {
         const fsdp::Lease lease(head.model, 0);
         const auto tape = clipper.record(head.segments->units());
         const dp::LinearUse use{.weight = &head.parameter()};
-        const at::Tensor loss = head.loss(tape, tile_bytes, there(head.h));
-        at::Tensor more;
-        if (other == Other::kHead) {
+        const at::Tensor rows = there(head.h).detach().requires_grad_(true);
+        const at::Tensor loss = head.loss(tape, tile_bytes, rows);
+        at::Tensor more = at::zeros({}, loss.options());
+        if (other == Other::kLateEmbedding) {
+          rows.register_hook([&](const at::Tensor&) {
+            tape->embedding(head.parameter(), there(head.ids), there(head.e), head.lookups);
+          });
+        } else if (other == Other::kHead) {
           more = dp::linear_cross_entropy(use, there(second), there(head.targets), head.segments, tape, tile_bytes)
                      .dot(there(head.weights));
         } else if (other == Other::kLinear) {
@@ -366,7 +378,43 @@ TEST(TiledHeads, that_are_held_take_other_uses_of_the_matrix_in) {
           .to(at::kDouble);
     };
     // One tile of all outputs is no tile: the matrix is held whole. Sums of at most 30 products, in another order.
-    EXPECT_LT(relative(released(15 * 4 * 5), released(1 << 20)), 2e-5) << static_cast<int>(other);
+    EXPECT_LT(relative(released(15 * 4 * 5), released(1 << 20)), 2e-5)
+        << static_cast<int>(other) << ' ' << static_cast<int>(way);
+  }
+}
+
+TEST(TiledHeads, are_kept_for_replay_unless_the_matrix_was_looked_up_or_a_unit_is_long) {
+  Head head;
+  const auto plan = plan_without_noise(head.segments->units(), 1);
+  auto clipper = plan.clipper(head.model, {.planned_recording = {Recording::kReplay}});
+  auto tape = clipper.record(head.segments->units());
+  const auto asked = [&](const dp::SegmentsPtr& segments) {
+    return tape->takes_tiles(head.parameter(), there(at::zeros({segments->rows(), kWidth})), segments);
+  };
+  EXPECT_EQ(asked(segments_of({1, 129, 0, 1, 1})), std::nullopt);
+  const auto kept = test_device().is_cpu() ? std::optional(dp::TileLogits::kKept) : std::nullopt;
+  EXPECT_EQ(asked(head.segments), kept);
+  EXPECT_EQ(asked(head.segments), std::nullopt) << "a second head of one matrix";
+  tape.reset();
+  tape = clipper.record(head.segments->units());
+  tape->looked_up(head.parameter(), there(head.ids), head.lookups);
+  EXPECT_EQ(asked(head.segments), std::nullopt);
+}
+
+TEST(TiledHeads, that_are_replayed_refuse_a_second_layer) {
+  if (!test_device().is_cpu()) GTEST_SKIP() << "a device replays whole heads";
+  Head head;
+  head.tied = false;
+  const auto plan = plan_without_noise(head.segments->units(), 1);
+  auto clipper = plan.clipper(head.model, {.planned_recording = {Recording::kReplay}});
+  const fsdp::Lease lease(head.model, 0);
+  for (const bool is_head : {true, false}) {
+    const auto tape = clipper.record(head.segments->units());
+    const at::Tensor rows = there(head.h);
+    const at::Tensor other = is_head ? head.loss(tape, 300, rows)
+                                     : dp::linear({.weight = &head.parameter()}, rows, head.segments, tape).sum();
+    const at::Tensor loss = head.loss(tape, 300, rows) + other;
+    EXPECT_THAT([&] { loss.backward(); }, testing::ThrowsMessage<std::exception>(testing::HasSubstr("'table' is")));
   }
 }
 

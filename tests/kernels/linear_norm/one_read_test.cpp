@@ -63,8 +63,8 @@ TEST_P(OneRead, GivesNormsThatAreRoundedUpAndNoMore) {
 TEST_P(OneRead, GivesTheNormOfTheUnit) {
   const at::Tensor a = rows(), g = rows().flip(0).contiguous();
   const kernels::MeasuredRows a_once(a, true), g_once(g, true), a_twice(a, false), g_twice(g, false);
-  ASSERT_NE(a_once.rows().gram, nullptr);
-  ASSERT_EQ(a_twice.rows().gram, nullptr);
+  ASSERT_NE(a_once.rows().gram.products, nullptr);
+  ASSERT_EQ(a_twice.rows().gram.products, nullptr);
   const auto once = kernels::gram_product_sum(a_once.rows(), g_once.rows(), at::kFloat);
   const auto twice = kernels::gram_product_sum(a_twice.rows(), g_twice.rows(), at::kFloat);
   EXPECT_EQ(once.value, twice.value);
@@ -72,9 +72,9 @@ TEST_P(OneRead, GivesTheNormOfTheUnit) {
 }
 
 TEST(OneReadOnly, IsForRowsWhoseGramMatrixIsOneTile) {
-  EXPECT_EQ(kernels::MeasuredRows(at::ones({129, 5}), true).rows().gram, nullptr);
-  EXPECT_EQ(kernels::MeasuredRows(at::ones({12, 5}, at::kDouble), true).rows().gram, nullptr);
-  EXPECT_EQ(kernels::MeasuredRows(at::ones({0, 5}), true).rows().gram, nullptr);
+  EXPECT_EQ(kernels::MeasuredRows(at::ones({129, 5}), true).rows().gram.products, nullptr);
+  EXPECT_EQ(kernels::MeasuredRows(at::ones({12, 5}, at::kDouble), true).rows().gram.products, nullptr);
+  EXPECT_EQ(kernels::MeasuredRows(at::ones({0, 5}), true).rows().gram.products, nullptr);
 }
 
 TEST(OneReadOnly, LeavesZeroRowsExactlyZeroAndLargeOnesFinite) {
