@@ -17,6 +17,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from .checks.criterions import leave_call_beside
+from .checks.paired_rows import refuse_pairs
 from .cross_entropy import cross_entropy, is_plain
 from .forwards import forward_of
 from .like_a_number import NO_FUNCTION, ReadsLikeANumber
@@ -204,6 +205,7 @@ class PrivateCriterion(nn.Module, DPLossFastGradientClipping):
         args, kwargs, found = self.engine.provenance.targets(args, kwargs, constants_of(self.criterion))
         inputs = forward_of(self.engine, (args, kwargs))
         packing = None if inputs is None else inputs.packing
+        refuse_pairs(self.criterion, *given, packed=packing is not None, batch_first=self.engine.batch_first)
         nobodys = losses_of_nobody(inputs, (args, kwargs))
         try:
             losses = self._unreduced(*args, **kwargs)
