@@ -347,3 +347,12 @@ def test_tables_of_the_model_are_constants():
         run.criterion(out @ table, y).backward()
         run.optimizer.step()
     assert run.charged == 5
+
+
+@pytest.mark.parametrize("form", [how_many, lambda run, x, y: run.criterion(run.module(x), y) / torch.tensor(float(len(x)))], ids=["a number", "a tensor"])
+def test_a_division_by_how_many_there_are_is_named(form):
+    run = Run(draws=(5, 3, 6, 4))  # of which one is as many as the columns
+    with pytest.raises(ValueError, match="goes with how many examples were drawn. Leave a division by it out"):
+        for x, y in run.loader:
+            form(run, x, y).backward()
+            run.optimizer.step()

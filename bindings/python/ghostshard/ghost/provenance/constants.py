@@ -141,24 +141,26 @@ class Constants:
             self._known[place] = before, self._units, 0, 0  # as far as it is known
         if isinstance(value, (int, float)) and self.lines.goes_with_count(place, self._units, value):
             return COUNTED.format(name)
-        if isinstance(value, (int, float)) and _follows(before, units, value, self._units):
-            self._known[place] = kept, self._units, hits + 1, of_extents
-            if hits:  # once may be chance
-                return COUNTED.format(name)
+        of_count = isinstance(value, (int, float)) and _follows(before, units, value, self._units)
+        if of_count and hits:  # once may be chance
+            return COUNTED.format(name)
         one, two = (_number(each) for each in (before, kept))
-        if any(_follows(one, then, two, now) for then, now in zip(lists, self._of_lists)):
-            self._known[place] = kept, self._units, hits + 1, of_extents
-            if hits:
-                return f"{name} met a number that goes with how many entries the batch's lists have: take each example's own number, or a constant"
-        if (name in _SCALING or isinstance(value, torch.Tensor)) and any(
-            _follows(one, then + shift, two, now + shift) for then, now in zip(extents, self.extents) for shift in (0, -1, 1)
-        ):
-            self._known[place] = kept, self._units, hits, of_extents + 1
-            if of_extents:
-                return (
-                    f"{name} met a number that goes with how far the batch is padded, which follows from its longest example: take each example's own "
-                    "number of places, or a constant"
-                )
+        of_lists = any(_follows(one, then, two, now) for then, now in zip(lists, self._of_lists))
+        if of_lists and hits:
+            return f"{name} met a number that goes with how many entries the batch's lists have: take each example's own number, or a constant"
+        found = []
+        if name in _SCALING or isinstance(value, torch.Tensor):
+            both = zip(extents, self.extents)
+            found = [each for each in both if any(_follows(one, each[0] + shift, two, each[1] + shift) for shift in (0, -1, 1))]
+        if found and of_extents:
+            if all(each == (units, self._units) for each in found):
+                return COUNTED.format(name)
+            return (
+                f"{name} met a number that goes with how far the batch is padded, which follows from its longest example: take each example's own "
+                "number of places, or a constant"
+            )
+        if of_count or of_lists or found:
+            self._known[place] = kept, self._units, hits + (of_count or of_lists), of_extents + bool(found)
         return ""
 
     @property

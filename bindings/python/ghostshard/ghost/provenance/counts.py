@@ -10,7 +10,10 @@ import math
 from typing import Any
 
 _SIZES = 5  # that show a line
-COUNTED = "{} met a number that goes with how many examples were drawn (the sum is divided by the expected batch, once; let what needs the number take len() of its arguments)"
+COUNTED = (
+    "{} met a number that goes with how many examples were drawn. Leave a division by it out (loss / len(x)): what is released is divided by the expected "
+    "batch, once. What else needs the number takes len() of its arguments"
+)
 
 
 class Lines:
