@@ -74,6 +74,9 @@ def asked_for(data_loader: DataLoader, keywords: dict[str, Any], *, poisson_samp
     of_the_engine = {name: given.pop(name) for name in _OF_THE_ENGINE if name in given}
     of_the_batches = {name: given.pop(name, default) for name, default in _OF_THE_BATCHES.items()}
     of_the_batches["own_batches"] = of_the_batches["own_batches"] or not poisson_sampling
+    steps = of_the_batches["accumulation_steps"]
+    if isinstance(steps, bool) or not (isinstance(steps, int) and steps >= 1):
+        raise ValueError(f"accumulation_steps must be a whole number >= 1, got {steps!r}")
     plan = kind_of_steps.plan_asked_for(data_loader, given, poisson=not of_the_batches["own_batches"])
     weighing = kind_of_steps.take_out(given)
     given.pop("epsilon_tolerance", None)

@@ -28,6 +28,7 @@ from .ghost.loss import PrivateCriterion, check_reduction
 from .ghost.optimizer import GhostOptimizer
 from .ghost.weights import digest_of_weights
 from .ghost.wrappers import GhostHooks, GhostModule
+from .keywords import refuse_no_flags
 from .loaders import SamplingPlan, items_digest
 from .registered_budget import RegisteredBudget
 from .resumable_engine import ResumableEngine, plain_optimizer
@@ -52,6 +53,7 @@ class PrivacyEngine(ResumableEngine):
     """
 
     def __init__(self, *, accountant: str = "prv", secure_mode: bool = False):
+        refuse_no_flags("PrivacyEngine()", {"secure_mode": secure_mode})
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Secure RNG turned off")
             super().__init__(accountant="rdp" if accountant in _ACCOUNTANTS else accountant)
@@ -109,6 +111,8 @@ class PrivacyEngine(ResumableEngine):
         `max_clipbound`, `min_clipbound` (1000 times and 1/1000 of it) and `unclipped_num_std` (expected batch/20: the count's noise);
         noise_multiplier is that of gradients and count together.
         """
+        flags = {"batch_first": batch_first, "poisson_sampling": poisson_sampling, "wrap_model": wrap_model, "rand_on_empty": rand_on_empty}
+        refuse_no_flags("make_private()", flags | kwargs)
         criterion = nn.CrossEntropyLoss(reduction=loss_reduction) if criterion is None else criterion
         if grad_sample_mode not in MODES:
             return self._in_a_mode_of_opacus(
@@ -163,16 +167,11 @@ class PrivacyEngine(ResumableEngine):
         return super().make_private(grad_sample_mode=grad_sample_mode, **arguments)
 
     def make_private_with_epsilon(
-        self,
-        *,
-        data_loader: DataLoader,
-        target_epsilon: float,
-        target_delta: float,
-        epochs: int,
-        **kwargs: Any,
+        self, *, data_loader: DataLoader, target_epsilon: float, target_delta: float, epochs: int, **kwargs: Any
     ) -> tuple:
         """As Opacus' method, with the noise multiplier of our certified accountants: epsilon after the last step is at most
         the target, and all draws of all epochs are counted, at the rate and the number that the private loader has."""
+        refuse_no_flags("make_private_with_epsilon()", kwargs)
         if len(self.accountant) > 0:
             warnings.warn(
                 "make_private_with_epsilon plans from zero, but the accountant has spent some already; together they "
@@ -235,6 +234,7 @@ class PrivacyEngine(ResumableEngine):
         examples. On several ranks call it on rank 0; or on all of them with every_rank=True: then rank 0 writes, and the report of a
         sharded model has the digest of its weights, which all ranks gather for it (ghostshard.digest_of_weights).
         """
+        refuse_no_flags("report()", {"every_rank": every_rank})
         if self._ledger is None or self._ghost is None:
             raise ValueError("report() is made from the write-ahead ledger: call attach_ledger(path) before make_private()")
         ghost, ledger = self._ghost, self._ledger

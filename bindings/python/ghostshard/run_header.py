@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from itertools import chain
 from typing import Any
 
+import torch
 from opacus.grad_sample import AbstractGradSampleModule
 from torch import nn, optim
 from torch.distributed.fsdp import FSDPModule
@@ -143,6 +144,8 @@ def check_call(
     max_grad_norm: Any,
     rand_on_empty: bool,
 ) -> None:
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise ValueError(f"noise_generator must be a torch.Generator, or None for noise of the operating system's generator, got {generator!r}")
     if generator is not None and secure_mode:
         raise ValueError("Passing seed is prohibited in secure mode")
     if isinstance(module, AbstractGradSampleModule):

@@ -69,7 +69,7 @@ class PoissonBatchSampler(UniformWithReplacementSampler):
             steps = steps_at(sample_rate)
         if steps < 0:
             raise ValueError(f"steps must be >= 0, got {steps}")
-        if not (isinstance(accumulation_steps, int) and accumulation_steps >= 1):
+        if isinstance(accumulation_steps, bool) or not (isinstance(accumulation_steps, int) and accumulation_steps >= 1):
             raise ValueError(f"accumulation_steps must be a whole number >= 1, got {accumulation_steps!r}")
         super().__init__(
             num_samples=num_samples, sample_rate=sample_rate, generator=generator, steps=steps * accumulation_steps
