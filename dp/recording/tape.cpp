@@ -50,7 +50,9 @@ void Tape::require_open() const {
   throw std::logic_error(
       "a tape takes nothing more once it was added to a clipped sum, or given up: another forward, a layer called on "
       "its own with another number of rows, or the end of the session (other parameters to train, a state that was "
-      "loaded, hooks that were removed) came between the forward of this loss and its backward. Run the forward again");
+      "loaded, hooks that were removed) came between the forward of this loss and its backward. Run the forward again. "
+      "(Or this is a plain backward() or torch.autograd.grad() through the model, of a loss that the criterion of "
+      "make_private() did not give: form the loss by that criterion; inputs by a gradient come before the forward.)");
 }
 
 void Tape::give_up() {

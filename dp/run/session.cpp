@@ -133,11 +133,14 @@ PackedRows::Use Session::rows(const std::string& layer, const at::Tensor& x, int
                       "rule.");
     return *std::move(use);
   }
-  TORCH_CHECK_VALUE(!leading.empty() && leading[0] == units, layer, ": the first extent must be that of the ", units,
-                    " units of this batch, got ", x.sizes(),
-                    ". Rows must stay with their units for per-unit norms; a layer that mixes or flattens them has no "
-                    "rule. If the examples' rows lie end to end (packed texts, graphs), say whose each is: "
-                    "model(..., segment_ids=...), cu_seqlens=... or units=....");
+  TORCH_CHECK_VALUE(
+      !leading.empty() && leading[0] == units, layer, ": the first extent must be that of the ", units,
+      " units of this batch, got ", x.sizes(),
+      ". Rows must stay with their units for per-unit norms; a layer that mixes or flattens them has no "
+      "rule. If the examples' rows lie end to end (packed texts, graphs), say whose each is: "
+      "model(..., segment_ids=...), cu_seqlens=... or units=.... If a module brings them in another order itself "
+      "(time first), have it computed as one layer: "
+      "ghostshard.register_rule(TheModule)(ghostshard.per_example).");
   const int64_t rows = c10::multiply_integers(leading.slice(1));
   for (const SegmentsPtr& known : segments_) {
     if (units == 0 || known->length(0) == rows) return {known, tape_};

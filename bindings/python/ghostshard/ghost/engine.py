@@ -277,7 +277,8 @@ class GhostEngine:
         if self.session is None or not self.session.open:
             raise RuntimeError(
                 "step() needs a backward() since the last step, of the loss that the criterion of make_private() gives (or a Hugging "
-                "Face model with labels; another loss, as of torch.nn.functional, goes backward past it): nothing can be released twice"
+                "Face model with labels; another loss, as of torch.nn.functional, goes backward past it, and so does the one loss of a batch that a model of another kind "
+                "forms itself: have it return its logits, or the losses of each example with criterion=lambda losses: losses): nothing can be released twice"
             )
         now = self.run.terms_now()
         if now != self._begun_with:
