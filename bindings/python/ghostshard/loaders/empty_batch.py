@@ -14,6 +14,7 @@ from opacus.data_loader import CollateFnWithEmpty
 from torch.utils.data import Dataset
 
 from .collate_check import CollateCheck
+from .fetched import item_of
 from .listed_examples import entry_at, held, ones_and_two, told_apart
 from .padding import Told
 
@@ -48,8 +49,7 @@ class CollateOrEmpty(CollateFnWithEmpty):
             collated = self.wrapped_collator_fn(batch)
             return Told(collated, axes, self._lists or {}) if self._tells and (axes or self._lists) else collated
         if self._empty is None:
-            fetch_many = getattr(self._dataset, "__getitems__", None)
-            example = fetch_many([0])[0] if fetch_many else self._dataset[0]
+            example = item_of(self._dataset, 0)
             # Copies, because collators may take their examples apart.
             one, two = (self.wrapped_collator_fn([copy.deepcopy(example) for _ in range(n)]) for n in (1, 2))
             entries = {path: entry_at(one, path)[0] for path, of_examples in told_apart([one], two).items() if of_examples}

@@ -19,6 +19,7 @@ import torch
 from torch.utils.data import Dataset
 
 from .coins import Coins
+from .fetched import fetched, item_of
 from .joined_items import refuse_joined
 
 _MOST_SOURCES = 64
@@ -89,21 +90,22 @@ def _sources(dataset: Any) -> list[Any]:
 def _refuse_mixed(dataset: Any, places: list[int], before: _Before) -> None:
     def among(others: list[int]) -> Any:
         before.again()
-        return copy.deepcopy(dataset.__getitems__([places[0], *others])[0])
+        return copy.deepcopy(fetched(dataset, [places[0], *others])[0])
 
     def behind(others: list[int]) -> Any:
         """With coins as they come: an item that tosses some gives nothing to compare here, as the others toss theirs first."""
-        return copy.deepcopy(dataset.__getitems__([*others, places[0]])[-1])
+        return copy.deepcopy(fetched(dataset, [*others, places[0]])[-1])
 
     def after(others: list[int]) -> Any:
         before.again()
         for place in others:
-            dataset[place]
+            item_of(dataset, place)
         before.coins.again()  # they may have tossed other numbers of them
-        return copy.deepcopy(dataset[places[0]])
+        return copy.deepcopy(item_of(dataset, places[0]))
 
+    together = getattr(dataset, "__getitems__", None)
     for how, name in ((among, "__getitems__"), (after, "__getitem__"), (behind, "__getitems__")):
-        if not getattr(dataset, name, None):
+        if how is not after and not together:
             continue
         as_given = how(places[1:3])
         if alike(as_given, how(places[1:3])) and not alike(as_given, how(places[2:4])):  # of as many items, or other coins are tossed
@@ -116,9 +118,9 @@ def _refuse_repeated(dataset: Any, places: list[int], step: int, before: _Before
         if looked == 3 and len(firsts) == 1:
             return  # all items look alike
         before.again()
-        one = copy.deepcopy(dataset[place])
+        one = copy.deepcopy(item_of(dataset, place))
         before.again()
-        if not alike(one, dataset[place + step], known=True):
+        if not alike(one, item_of(dataset, place + step), known=True):
             return
         if not any(alike(one, each) for each in firsts):
             firsts.append(one)

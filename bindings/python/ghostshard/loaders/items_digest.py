@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from .coins import Coins
+from .fetched import item_of
 
 SAMPLED_ITEMS = 16
 
@@ -31,7 +32,7 @@ def items_digest(dataset: Any) -> str:
             random.seed(0)
             np.random.seed(0)
             torch.default_generator.manual_seed(0)  # the host's, as `before` is
-            passes.append([content_digest(dataset[place]) for place in places])
+            passes.append([content_digest(item_of(dataset, place)) for place in places])
     finally:
         before.again()
     same = [one if one == two else "differs" for one, two in zip(*passes, strict=True)]

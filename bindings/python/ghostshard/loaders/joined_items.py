@@ -16,6 +16,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils.data import Dataset
 
+from .fetched import ways_to_items
+
 _ITEMS, _PARTNERS = 4, 2  # that are looked at, and of each of them
 _JOINED = (
     "the data set mixes its items: of its {!r} item {} takes row {}, and so does item {}, so one example would be in several units and epsilon would be too small. "
@@ -66,22 +68,23 @@ class _Tensors(TorchFunctionMode):
 
 
 def refuse_joined(dataset: Any, lot: random.Random, again: Callable[[], None]) -> None:
-    """ValueError if two items are seen to be made of one row. again(): the data set and generators become what they were."""
-    try:
-        count = len(dataset)
-        places = lot.sample(range(count), min(_ITEMS, count))
-        for place in places:
-            for name, rows in _taken(dataset, place, count, again).items():
-                for other in sorted(rows - {place})[:_PARTNERS]:
-                    shared = rows & _taken(dataset, other, count, again).get(name, set())
-                    if shared:
-                        raise _Joined(_JOINED.format(name, place, min(shared), other))
-    except _Joined:
-        raise
-    except Exception:  # it does not work on stand-ins: nothing is known of it
-        return
-    finally:
-        again()
+    """ValueError if two items are seen to be made of one row, however they are fetched. again(): the data set and generators become what they were."""
+    for item in ways_to_items(dataset):
+        try:
+            count = len(dataset)
+            places = lot.sample(range(count), min(_ITEMS, count))
+            for place in places:
+                for name, rows in _taken(dataset, item, place, count, again).items():
+                    for other in sorted(rows - {place})[:_PARTNERS]:
+                        shared = rows & _taken(dataset, item, other, count, again).get(name, set())
+                        if shared:
+                            raise _Joined(_JOINED.format(name, place, min(shared), other))
+        except _Joined:
+            raise
+        except Exception:  # it does not work on stand-ins: nothing is known of it
+            continue
+        finally:
+            again()
 
 
 class _Joined(ValueError):
@@ -100,7 +103,7 @@ def _numbers_in(place: Any, count: int) -> set[int]:
     return {int(row) % count for row in numbers.reshape(-1)} if numbers.dtype.kind in "iu" and numbers.size < count else set()
 
 
-def _taken(dataset: Any, place: int, count: int, again: Callable[[], None]) -> dict[str, set[int]]:
+def _taken(dataset: Any, item: Callable[[int], Any], place: int, count: int, again: Callable[[], None]) -> dict[str, set[int]]:
     """The rows of each attribute that an item is made of."""
     again()
     found: dict[str, set[int]] = {}
@@ -123,7 +126,7 @@ def _taken(dataset: Any, place: int, count: int, again: Callable[[], None]) -> d
         else:
             held[name] = _Watched(value, took)
     with _Tensors(tensors):
-        dataset[place]
+        item(place)
     again()
     return found
 
