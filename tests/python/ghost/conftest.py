@@ -9,4 +9,5 @@ def checked_once(monkeypatch):
     from ghostshard.ghost.checks.gradients import AttributionCheck
 
     monkeypatch.setattr(AttributionCheck, "again", 0)
+    monkeypatch.setattr(AttributionCheck, "more_calls", 0)
     monkeypatch.setattr("ghostshard.loaders.collate_check._AGAIN", 0)

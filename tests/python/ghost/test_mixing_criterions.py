@@ -146,3 +146,29 @@ def test_torchs_own_criterions_are_not_called_again(monkeypatch):
     for x, y in run.loader:
         run.step(x, y.float())
     assert len(calls) == run.charged == 5
+
+
+def without_the_largest_losses(out, y):
+    losses = F.cross_entropy(out, y, reduction="none")
+    return losses * (losses <= losses.detach().quantile(0.9))
+
+
+@pytest.mark.parametrize("draws", [(8,) * 9, (7, 8, 1, 9, 8, 6, 8, 7, 9)], ids=["of one size", "of several"])
+def test_a_criterion_is_repeated_at_later_batches_too(draws, monkeypatch):
+    """With one half alone it is passed over in a fifth of the runs."""
+    monkeypatch.setattr(AttributionCheck, "more_calls", 8)
+    for seed in range(12):
+        run = Run(criterion=without_the_largest_losses, draws=draws)
+        torch.manual_seed(seed)
+        run.data.tensors = tuple(each[torch.randperm(40)] for each in run.data.tensors)
+        with pytest.raises(RuntimeError, match="an example's loss must not depend on other examples"):
+            for x, y in run.loader:
+                run.step(x, y)
+
+
+def test_later_repetitions_leave_no_trace(monkeypatch):
+    monkeypatch.setattr(AttributionCheck, "more_calls", 8)
+    run = Run(criterion=Counting(), draws=(8, 7, 1, 0, 9))
+    for x, y in run.loader:
+        run.step(x, y)
+    assert run.charged == run.criterion.criterion.calls == 5

@@ -60,6 +60,7 @@ class AttributionCheck:
     """
 
     again = 1 / 600
+    more_calls = 8  # of a criterion that are repeated: what is dropped beyond a threshold of the batch often moves with no half of it
 
     def __init__(self, control: Any, names: list[str]):
         self._control = control
@@ -101,8 +102,10 @@ class AttributionCheck:
             if units and packed not in self._settled:
                 raise ValueError(f"on several ranks all batches are packed or none is: this one is {_name(packed)}")
             if not new and not self._by_lot():
+                self._look_at_criterions(losses)
                 return
         elif packed in self._settled and known and not self._by_lot():
+            self._look_at_criterions(losses)
             return
         look = () if repeat is None else self._look_of(repeat.model)
         # One seed for all: ranks that hold parts of the same units must choose the same half.
@@ -153,6 +156,18 @@ class AttributionCheck:
             self._looks.add(look)
             self._functions.add(functions_under(losses))
             self._padded |= {(look, place) for place in settled_axes(looked_at)}
+
+    def _look_at_criterions(self, losses: torch.Tensor) -> None:
+        """With other halves than at the check of the model, at so many microbatches after it."""
+        if self.more_calls == 0:
+            return
+        self.more_calls -= 1
+        units, calls = len(losses), criterions_under(losses)
+        seed = self._highest([secrets.randbits(62)])[0]
+        half = set(random.Random(seed).sample(range(units), units // 2))
+        chosen = torch.tensor([u in half for u in range(units)], dtype=torch.bool)
+        found = [each.reaches_others(chosen, losses.device) for each in calls] if units > 1 else []
+        self._refuse(-1, False, APART, *self._highest([max([APART, *found])]), "")
 
     def _some_of(self, repeats: list[Repeat], units: int, *, packed: bool, seed: int) -> list[Repeat]:
         """As many on every rank: the last forward, and some of those before it, which may go other ways (a second tower, a flag)."""
