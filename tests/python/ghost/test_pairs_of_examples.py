@@ -61,3 +61,17 @@ def test_rows_that_meet_their_own_alone_are_taken(outputs, targets):
         run.criterion(outputs(run.module(x)), targets(y)).backward()
         run.optimizer.step()
     assert run.charged == 5
+
+
+def test_rows_that_lie_across_are_told_where():
+    run = Run(data=TensorDataset(torch.randn(N, 6), torch.rand(N, 8)), model=nn.Linear(6, 8), criterion=nn.BCEWithLogitsLoss())
+    x, y = next(iter(run.loader))
+    with pytest.raises(ValueError, match=r"of shapes \(8, 8\) and \(8, 8\) the examples' rows lie along dimensions 0 and 1. Turn one of them"):
+        run.criterion(run.module(x), y.T)
+
+
+def test_weights_of_one_column_do_not_meet_all_losses():
+    run = Run()
+    x, y = next(iter(run.loader))
+    with pytest.raises(ValueError, match=r"of each pair of them: losses \[8\] met a tensor \[8, 1\], which broadcasts. Give it one extent"):
+        (run.criterion(run.module(x), y) * torch.rand_like(x[:, :1])).backward()

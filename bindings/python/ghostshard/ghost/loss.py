@@ -69,6 +69,8 @@ def _what_else(losses: torch.Tensor, units: int) -> str:
             f"shape {shape}. If {each} rows of the model's input are one example's (chosen and rejected, views), say whose each row is: "
             f"model(rows, units=torch.arange(n).repeat({each})) for n examples one after another, {each} times; they are one unit then, with one loss or one for each row"
         )
+    if len(shape) == 2 and shape[0] == shape[1] == units:
+        return f"shape {shape}, of each pair of them: losses [{units}] met a tensor [{units}, 1], which broadcasts. Give it one extent (weights.squeeze(-1))"
     return f"shape {shape}"
 
 

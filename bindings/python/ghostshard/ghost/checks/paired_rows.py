@@ -38,10 +38,12 @@ def refuse_pairs(criterion: Any, args: tuple, kwargs: dict, *, packed: bool, bat
             pairs = torch.broadcast_shapes(first.shape, each.shape)
         except RuntimeError:  # torch says so
             return
+        shapes = f"shapes {tuple(first.shape)} and {tuple(each.shape)}"
+        how = f"{shapes} broadcast to {tuple(pairs)}, where losses are of pairs of examples. Give both one shape: criterion(outputs.squeeze(-1), y), or criterion(outputs, y.unsqueeze(-1))"
+        if first.shape == each.shape:
+            how = f"of {shapes} the examples' rows lie along dimensions {_rows_of(first)} and {_rows_of(each)}. Turn one of them (y.T)"
         raise ValueError(
-            f"an example's loss must not depend on other examples, but {type(criterion).__name__} would compare each example's row with those of all: shapes "
-            f"{tuple(first.shape)} and {tuple(each.shape)} broadcast to {tuple(pairs)}, where losses are of pairs of examples. Give both one shape: "
-            "criterion(outputs.squeeze(-1), y), or criterion(outputs, y.unsqueeze(-1))"
+            f"an example's loss must not depend on other examples, but {type(criterion).__name__} would compare each example's row with those of all: {how}"
         )
 
 
