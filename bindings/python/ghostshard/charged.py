@@ -33,6 +33,11 @@ _BESIDE = (
 
 
 class Charged:
+    @staticmethod
+    def named(accountant: Any) -> tuple:
+        """Its kind and what it holds: of ranks with unlike ones some would state less than was spent."""
+        return accountant.mechanism(), sorted(charges_of(accountant.history).items())
+
     def __init__(self) -> None:
         self._to: Any = None  # the accountant that has this process's charges
         self._count = 0  # of these

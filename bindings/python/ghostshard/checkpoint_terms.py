@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-__all__ = ["refuse_unlike"]
+import json
+
+__all__ = ["ONE_CHECKPOINT", "checkpoint_parts", "refuse_unlike"]
+
+ONE_CHECKPOINT = "all ranks must load one and the same checkpoint, into accountants that hold the same charges"
+
+
+def checkpoint_parts(text: str, held: tuple) -> dict[str, str]:
+    """What ranks compare of the state that each loads, and of what its accountant holds. A plan of memory may be each rank's own."""
+    state = json.loads(text)
+    compared = {name: state[name] for name in ("accountant", "branches", "ledger", "step", "attempt", "terms") if name in state}
+    return {"the checkpoint's step and charges": json.dumps(compared, sort_keys=True), "the accountant": repr(held)}
 
 
 def refuse_unlike(state: dict, own: dict, *, mechanism: str, ledger: str | None) -> None:

@@ -279,7 +279,7 @@ class PrivacyEngine(ResumableEngine):
         def parts() -> dict[str, str]:
             arguments = asked.arguments() | {
                 "the clip quantile": quantile, "correlated noise": noise, "a ledger": self._ledger is not None,
-                "a budget register": self._register_terms is not None,
+                "a budget register": self._register_terms is not None, "the accountant": self._charged.named(self.accountant), "a generator of the data loader": data_loader.generator is not None,
             }  # fmt: skip
             found = parts_of(module, engine.layout, criterion, optimizer, arguments)
             return found if asked.own_batches else {**found, "the data set": items_digest(data_loader.dataset)}

@@ -14,7 +14,7 @@ from torch import nn
 
 from . import checkpoint
 from .charged import Charged
-from .checkpoint_terms import refuse_unlike
+from .checkpoint_terms import ONE_CHECKPOINT, checkpoint_parts, refuse_unlike
 from .files import require_regular_file
 from .ghost.checks.alike import together
 from .loaders import CyclicBatchSampler, PoissonBatchSampler
@@ -261,13 +261,13 @@ class ResumableEngine(opacus.PrivacyEngine):
         """text: what _state() gave. ValueError on all ranks if one cannot go on from it. A collective."""
         engine = self._engine()
 
-        def read() -> dict:
+        def read() -> tuple[dict, Any]:
             _ = engine.next_step  # not within a logical batch
             state = checkpoint.parse(text)
             refuse_unlike(state, self._terms(), mechanism=self.accountant.mechanism(), ledger=self._ledger)
-            return state
+            return state, lambda: checkpoint_parts(text, self._charged.named(self.accountant))
 
-        state = together(engine.ranks.control, lambda: (read(), dict))
+        state = together(engine.ranks.control, read, ONE_CHECKPOINT)
         ledger, attempts, open_now = None, [], engine.run.ledger_is_open
         if self._ledger is not None:
             found = self._verified_ledger(state)

@@ -9,10 +9,11 @@ import torch
 from ghostshard.ghost.checks import agreement
 from ghostshard.ghost.checks.agreement import BACKWARD, STEP, Agreement
 
-PLACE = (3, 0, 7, 2, 4, 1, 0, 0, 5)
+PLACE = (3, 0, 7, 2, 4, 1, 0, 0, 5, 6)
 TERMS = (0.5, 1.25, 0.01)
 BITS = struct.unpack("<qqq", struct.pack("<ddd", *TERMS))
 HERE = (*PLACE, *BITS)
+NO_WEIGHTS = (-1, 0, 0)  # that another rank has, too
 
 
 def meet(monkeypatch, other, sentence=None, **mine):
@@ -33,14 +34,14 @@ def meet(monkeypatch, other, sentence=None, **mine):
 
 
 def test_ranks_at_one_place_go_on(monkeypatch):
-    assert meet(monkeypatch, [False, BACKWARD, *HERE, 0]) == 0
-    assert meet(monkeypatch, [False, BACKWARD, *HERE, 2]) == 2
-    assert meet(monkeypatch, [False, BACKWARD, *HERE, 2], news=1) == 3
+    assert meet(monkeypatch, [False, BACKWARD, *HERE, 0, *NO_WEIGHTS]) == 0
+    assert meet(monkeypatch, [False, BACKWARD, *HERE, 2, *NO_WEIGHTS]) == 2
+    assert meet(monkeypatch, [False, BACKWARD, *HERE, 2, *NO_WEIGHTS], news=1) == 3
 
 
 APART = {
-    "another_event": [False, STEP, *HERE, False],
-    **{f"another_{i}": [False, BACKWARD, *(value + (i == j) for j, value in enumerate(HERE)), False] for i in range(len(HERE))},
+    "another_event": [False, STEP, *HERE, False, *NO_WEIGHTS],
+    **{f"another_{i}": [False, BACKWARD, *(value + (i == j) for j, value in enumerate(HERE)), False, *NO_WEIGHTS] for i in range(len(HERE))},
 }
 
 
@@ -52,9 +53,9 @@ def test_ranks_apart_are_refused(monkeypatch, other):
 
 def test_another_ranks_error_is_raised_here(monkeypatch):
     with pytest.raises(RuntimeError, match="rank 1 refused this: no such batch"):
-        meet(monkeypatch, [True, BACKWARD, *HERE, False], sentence="no such batch")
+        meet(monkeypatch, [True, BACKWARD, *HERE, False, *NO_WEIGHTS], sentence="no such batch")
 
 
 def test_an_error_of_ones_own_is_raised_after_the_others_know(monkeypatch):
     with pytest.raises(ValueError, match="mine"):
-        meet(monkeypatch, [False, BACKWARD, *HERE, False], wrong=ValueError("mine"))
+        meet(monkeypatch, [False, BACKWARD, *HERE, False, *NO_WEIGHTS], wrong=ValueError("mine"))

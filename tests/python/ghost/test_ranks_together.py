@@ -29,6 +29,9 @@ SENTENCES = {
     "one_rank_begins_another_pass": ("passes over the loader 2", "passes over the loader 2"),
     "one_rank_has_other_units": ("rank 1 refused this: this backward is over 3 units", "this backward is over 3 units"),
     "one_rank_learns_faster": ("learning rates together 0.1)", "learning rates together 0.2)"),
+    "one_rank_decays_weights": ("settings of the optimizer by their digest", "other settings of the optimizer alike"),
+    "one_rank_trains_other_parameters": ("settings of the optimizer by their digest", "other settings of the optimizer alike"),
+    "one_rank_loads_another_checkpoint": ("must load one and the same checkpoint", "the checkpoint's step and charges on rank 1"),
     "one_rank_shuffles_its_items": ("items of the data set by their digest", "passes over the loader 2"),
     "one_rank_shuffles_the_items_of_a_manager": ("items of the data set by their digest", "passes over the loader 2"),
     "both_ranks_shuffle_their_items": ("nothing", "nothing"),
@@ -48,6 +51,13 @@ def test_all_ranks_say_why(said, kind, name):
     for found, expected in zip(said[f"{kind} {name}"], SENTENCES[name], strict=True):
         assert expected in found
     assert said[f"{kind} {name}, seconds"] < SECONDS
+
+
+@pytest.mark.parametrize("name", ["one_rank_scales_its_gradients", "one_rank_loads_weights_before_the_first_step"])
+def test_replicas_that_come_apart_are_refused(said, name):
+    """The parts of a sharded model have no twins."""
+    assert all("rank 0 and rank 1 hold the same part of the model, and their weights have come apart" in sentence for sentence in said[f"replicas {name}"])
+    assert said[f"sharded {name}"] == ["nothing", "nothing"]
 
 
 DEEDS = {

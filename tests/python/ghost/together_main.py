@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 import warnings
@@ -101,6 +102,52 @@ def one_rank_learns_faster(run: Run) -> None:
         group["lr"] *= 1 + dist.get_rank()
     hand_out(run.loader, 2)
     run.step(2)
+
+
+def two_steps(run: Run, between) -> None:
+    """between() is what rank 1 alone does before the second."""
+    notes = run.loader.batch_sampler.stamps.begin_pass()
+    for number in range(2):
+        if number and dist.get_rank() == 1:
+            between()
+        hand_out(run.loader, 2, notes=notes)
+        run.step(2)
+
+
+def one_rank_decays_weights(run: Run) -> None:
+    two_steps(run, lambda: run.optimizer.param_groups[0].update(weight_decay=0.5))
+
+
+def one_rank_trains_other_parameters(run: Run) -> None:
+    two_steps(run, lambda: run.optimizer.param_groups[0]["params"].reverse())
+
+
+def one_rank_scales_its_gradients(run: Run) -> None:
+    def scale(*_) -> None:
+        for parameter in run.model.parameters():
+            parameter.grad.mul_(0.5)
+
+    notes = run.loader.batch_sampler.stamps.begin_pass()
+    if dist.get_rank() == 1:
+        run.optimizer.register_step_pre_hook(scale)
+    for _ in range(2):
+        hand_out(run.loader, 2, notes=notes)
+        run.step(2)
+
+
+def one_rank_loads_weights_before_the_first_step(run: Run) -> None:
+    hand_out(run.loader, 2)
+    if dist.get_rank() == 1:
+        write_weights(run)
+    run.step(2)
+
+
+def one_rank_loads_another_checkpoint(run: Run) -> None:
+    """Both of no step; of a run whose accountant had charges of others."""
+    state = run.engine.state_dict()
+    other = json.loads(state["state"])
+    other["accountant"]["history"] = [[1.0, 0.2, 5]]
+    run.engine.load_state_dict(state if dist.get_rank() == 0 else {"state": json.dumps(other)})
 
 
 def managed(run: Run, sizes) -> None:
@@ -253,6 +300,11 @@ def one_rank_loads_a_state(run: Run) -> None:
 
 
 SCENARIOS = {
+    "one_rank_decays_weights": (one_rank_decays_weights, {}),
+    "one_rank_trains_other_parameters": (one_rank_trains_other_parameters, {}),
+    "one_rank_scales_its_gradients": (one_rank_scales_its_gradients, {}),
+    "one_rank_loads_weights_before_the_first_step": (one_rank_loads_weights_before_the_first_step, {}),
+    "one_rank_loads_another_checkpoint": (one_rank_loads_another_checkpoint, {}),
     "one_rank_freezes_a_layer": (one_rank_freezes_a_layer, {}),
     "one_rank_loads_a_state": (one_rank_loads_a_state, {}),
     "one_rank_skips_its_empty_batch": (one_rank_skips_its_empty_batch, {}),

@@ -48,14 +48,18 @@ def begin(rank_1: dict, *, ledger: Path | None = None, layers=(6, 8, 3), data=No
     torch.manual_seed(3)
     sizes = given.pop("layers")
     model = FSDP2Wrapper(nn.Sequential(*(nn.Linear(a, b) for a, b in zip(sizes, sizes[1:]))))
-    loader = DataLoader(given.pop("data"), batch_size=given.pop("batch"))
-    engine = PrivacyEngine(accountant="rdp")
+    seed = given.pop("seed", None)
+    loader = DataLoader(given.pop("data"), batch_size=given.pop("batch"), generator=seed and torch.Generator().manual_seed(seed))
+    engine = PrivacyEngine(accountant=given.pop("accountant", "rdp"))
+    for _ in range(given.pop("spent", 0)):
+        engine.accountant.step(noise_multiplier=1.0, sample_rate=0.2)
     if ledger:
         engine.attach_ledger(ledger)
     betas = given.pop("betas", None)
     if register := given.pop("register", None):
         engine.attach_register(register, data=__file__, limit=8.0)
-    optimizer = torch.optim.Adam(model.parameters(), betas=betas) if betas else torch.optim.SGD(model.parameters(), lr=0.1)
+    parameters = list(model.parameters())[:: given.pop("order", 1)]
+    optimizer = torch.optim.Adam(parameters, betas=betas) if betas else torch.optim.SGD(parameters, lr=0.1)
     return engine.make_private(
         module=model, optimizer=optimizer, data_loader=loader, grad_sample_mode="ghost_fsdp", **given
     )  # fmt: skip
@@ -78,6 +82,11 @@ UNLIKE = {
     "criterion": lambda: {"criterion": nn.CrossEntropyLoss(label_smoothing=0.1)},
     "accumulation": lambda: {"accumulation_steps": 2},
     "own_batches": lambda: {"own_batches": True},
+    "accountant": lambda: {"accountant": "contour"},
+    "spent_before": lambda: {"spent": 5},
+    "a_seed": lambda: {"seed": 5},
+    "order": lambda: {"order": -1},
+    "fewer_parameters": lambda: {"order": 2},
     "batch_size": lambda: {"batch": 10},
     "other_data": lambda: {"data": tensors(seed=2)},
     "fewer_items": lambda: {"data": tensors(count=39)},

@@ -71,7 +71,7 @@ class GhostEngine:
         self.forwards: list[Inputs] = []  # that the microbatch at hand has begun with; none: a layer called on its own
         self._enabled, self._detached = True, False
         self._communicates = fsdp or self.ranks.model_ranks > 1
-        self._gate = Gate(model, self.layout, self.ranks.control, communicates=self._communicates)
+        self._gate = Gate(model, self.layout, self.ranks, communicates=self._communicates)
         self.weights = self._gate.weights
         self._patches = PatchedModel(self, model, fsdp=fsdp)
 
@@ -256,11 +256,11 @@ class GhostEngine:
             charges.paid(self._begun_with)
         charges.begin()
 
-    def release(self, learning_rates: float = 0.0) -> float:
-        """Ends the logical batch: puts the noised mean into `.grad` of every trainable parameter. learning_rates: a number that all ranks
-        have alike. Returns the variance of the noise in each of its elements."""
+    def release(self, learning_rates: float = 0.0, settings: int = 0) -> float:
+        """Ends the logical batch: puts the noised mean into `.grad` of every trainable parameter. learning_rates, settings: of the optimizer, alike
+        on all ranks. Returns the variance of the noise in each of its elements."""
         session = self.session
-        self._gate.step(self.sessions.at, self._check_release, learning_rates)
+        self._gate.step(self.sessions.at, self._check_release, learning_rates, settings)
         with answered(every_error=False):
             released = session.release()
         for entry, own in zip(self.layout.parameters, released):

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ..optim.base import RowOptimizer
+from .checks.alike import digest_of_settings
 from .checks.held_settings import watch_schedulers
 from .checks.released import Released
 from .provenance import READS, Drawn, Read, ReadInt, Summaries
@@ -165,7 +166,7 @@ class GhostOptimizer(DPOptimizerFastGradientClipping):
             for name, value in group.items():
                 if name != "params":
                     _refuse_read(name, value)
-        variance = self.engine.release(sum(_rate(group) for group in self.param_groups))
+        variance = self.engine.release(sum(_rate(group) for group in self.param_groups), digest_of_settings(self.original_optimizer, self.engine))
         if isinstance(self.original_optimizer, RowOptimizer):
             self.original_optimizer.set_error_variance(variance, correlated=self.engine.run.correlation.groups > 1)
         self.released.begin(self.original_optimizer, alone=alone and self.step_hook is None)

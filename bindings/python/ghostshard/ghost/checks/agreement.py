@@ -7,7 +7,7 @@ import contextlib
 import functools
 import operator
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,21 +15,22 @@ import torch.distributed as dist
 
 from ...lost_ranks import answered
 from .presence import Presence
+from .replicas import NONE, Replica
 
 FORWARD, BACKWARD, STEP, EVALUATION, SAVING, LEFT = range(6)
 _NAMES = (
     "a forward", "a backward", "optimizer.step()", "a forward without gradients (an evaluation)", "a checkpoint or a report",
     "nothing: it has left its loop over the private loader (break, return, an error that was caught)",
 )  # fmt: skip
-_PLACES = ("step", "attempt", "items of the data set by their digest", "passes over the loader", "draws begun", "batches handed out", "batches gone backward", "draws passed over", "parameters that train by their digest")
+_PLACES = ("step", "attempt", "items of the data set by their digest", "passes over the loader", "draws begun", "batches handed out", "batches gone backward", "draws passed over", "parameters that train by their digest", "settings of the optimizer by their digest")
 _TERMS = ("clip norm", "noise multiplier", "learning rates together")
 
 
 class Agreement:
-    """control: the group of all ranks; None for one alone."""
+    """control: the group of all ranks; None for one alone. refuse_apart: of what each rank tells of its weights."""
 
-    def __init__(self, control: Any):
-        self._control = control
+    def __init__(self, control: Any, refuse_apart: Callable[[Sequence[Replica]], None] = lambda _: None):
+        self._control, self._refuse_apart = control, refuse_apart
         self.presence = Presence(control, self._without_this_rank)
 
     def elsewhere(self, event: int, wrong: Exception | None = None, news: int = 0) -> int:
@@ -42,39 +43,43 @@ class Agreement:
             self._compare(LEFT, *_NOWHERE)
 
     def __call__(
-        self, event: int, place: Sequence[int], terms: Sequence[float], wrong: Exception | None = None, news: int = 0
+        self, event: int, place: Sequence[int], terms: Sequence[float], wrong: Exception | None = None, news: int = 0, replica: Replica = NONE
     ) -> int:
         """Raises `wrong`, this rank's own error, or RuntimeError on all ranks if another has one, is elsewhere, or has other terms. A
         collective.
 
-        place, terms: as _PLACES and _TERMS name them. news: bits. Returns those that any rank has.
+        place, terms: as _PLACES and _TERMS name them. news: bits. Returns those that any rank has. replica: of this rank's weights.
         """
         if self._control is None:
             if wrong is not None:
                 raise wrong
             return news
         self.presence.arrives()
-        return self._compare(event, place, terms, wrong, news)
+        return self._compare(event, place, terms, wrong, news, replica)
 
     def _compare(
-        self, event: int, place: Sequence[int], terms: Sequence[float], wrong: Exception | None = None, news: int = 0
+        self, event: int, place: Sequence[int], terms: Sequence[float], wrong: Exception | None = None, news: int = 0, replica: Replica = NONE
     ) -> int:
-        mine = torch.tensor([wrong is not None, event, *place, *map(_bits, terms), news])
+        own = [news, replica[0], *map(_bits, replica[1:])]
+        mine = torch.tensor([wrong is not None, event, *place, *map(_bits, terms), *own])
         every = [torch.empty_like(mine) for _ in range(dist.get_world_size(self._control))]
         with answered():
             work = dist.all_gather(every, mine, group=self._control, async_op=True)
             self.presence.wait(work, in_the_loop=event in (FORWARD, BACKWARD, STEP), begun=event != FORWARD, at=_NAMES[event])
         if any(bool(each[0]) for each in every):
             self._raise_the_first(wrong)
-        others = [rank for rank, each in enumerate(every) if not torch.equal(each[:-1], every[0][:-1])]
+        alike = len(mine) - len(own)
+        others = [rank for rank, each in enumerate(every) if not torch.equal(each[:alike], every[0][:alike])]
         if others:
             raise RuntimeError(
                 f"the ranks are not at the same place of the run: rank 0 is at {_described(every[0])}; rank {others[0]} at "
                 f"{_described(every[others[0]])}. Every rank takes every batch of its loader, empty ones too, calls backward "
-                "and step() equally often, leaves the loop where the others leave it, has the data set in their order, trains the same parameters, and changes clip norm, noise multiplier and learning rates alike. A "
+                "and step() equally often, leaves the loop where the others leave it, has the data set in their order, trains the same parameters, and changes clip norm, noise multiplier, learning rates and other settings of the optimizer alike. A "
                 "sharded model is evaluated and saved by all ranks together. Nothing of this was released"
             )
-        return functools.reduce(operator.or_, (int(each[-1]) for each in every))
+        told = [each[alike:].tolist() for each in every]
+        self._refuse_apart([(part, _number(total), _number(norm)) for _, part, total, norm in told])
+        return functools.reduce(operator.or_, (each[0] for each in told))
 
     def _raise_the_first(self, wrong: Exception | None) -> None:
         said: list = [None] * dist.get_world_size(self._control)
@@ -98,9 +103,10 @@ def _number(bits: int) -> float:
 
 
 def _described(found: torch.Tensor) -> str:
-    _, event, *given, _ = found.tolist()
+    _, event, *given = found.tolist()
     if event in (EVALUATION, SAVING, LEFT):
         return _NAMES[event]
+    given = given[: len(_PLACES) + len(_TERMS)]
     values = [*given[: len(_PLACES)], *map(_number, given[len(_PLACES) :])]
     return f"{_NAMES[event]} ({', '.join(f'{name} {value}' for name, value in zip(_PLACES + _TERMS, values, strict=True))})"
 

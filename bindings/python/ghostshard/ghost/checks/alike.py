@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+import torch
 import torch.distributed as dist
 from torch import nn
 
@@ -22,8 +23,11 @@ Result = TypeVar("Result")
 Parts = Mapping[str, str]  # name as a sentence gives it: value, or a digest
 
 
-def together(control: Any, make: Callable[[], tuple[Result, Callable[[], Parts]]]) -> Result:
-    """What make() gives beside a function for this rank's parts. ValueError with one sentence on all ranks if the parts differ; if
+_RULE = "all ranks must call make_private() with the same arguments, model and whole data set (the private loader deals it out)"
+
+
+def together(control: Any, make: Callable[[], tuple[Result, Callable[[], Parts]]], rule: str = _RULE) -> Result:
+    """What make() gives beside a function for this rank's parts. ValueError with one sentence, which begins with the rule, on all ranks if the parts differ; if
     make() raises on a rank, all raise. A collective over `control`, the group of all ranks; None for one alone, which has nothing to compare."""
     if control is None:
         return make()[0]
@@ -43,7 +47,7 @@ def together(control: Any, make: Callable[[], tuple[Result, Callable[[], Parts]]
     for rank, (said, _) in enumerate(every):
         if said is not None:
             raise ValueError(f"rank {rank} refused this: {said}")
-    _refuse_differences([others for _, others in every])
+    _refuse_differences([others for _, others in every], rule)
     return made
 
 
@@ -64,16 +68,34 @@ def parts_of(
         "the criterion": f"{type(criterion).__qualname__} {content_digest(dict(getattr(criterion, '__dict__', {})))}",
         "the optimizer": type(optimizer).__qualname__,
         "the optimizer's settings": repr(_settings_of(optimizer)),
+        "the optimizer's parameters": repr(_members_of(optimizer, layout)),
     }
 
 
+def digest_of_settings(optimizer: Any, engine: Any) -> int:
+    """For ranks to compare before each step: 60 bits of what the optimizer's groups hold, and of which parameters. 0 for one rank alone."""
+    if engine.ranks.control is None:
+        return 0
+    return int(_hash(repr((_settings_of(optimizer), _members_of(optimizer, engine.layout))).encode())[:15], 16)
+
+
 def _settings_of(optimizer: Any) -> list[dict[str, Any]]:
-    """Of each group, plain values alone: the replicas of a model would come apart if they differed."""
+    """Of each group, plain values alone: the replicas of a model would come apart if they differed, and the parts of a sharded one be trained by different rules."""
     plain = (bool, int, float, str, tuple, type(None))
-    return [{name: value for name, value in group.items() if isinstance(value, plain)} for group in optimizer.param_groups]
+    found = []
+    for group in optimizer.param_groups:
+        numbers = {name: value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value for name, value in group.items()}
+        found.append({name: numbers[name] for name in sorted(numbers) if isinstance(numbers[name], plain)})
+    return found
 
 
-def _refuse_differences(every: Sequence[Mapping[str, str]]) -> None:
+def _members_of(optimizer: Any, layout: Layout) -> list[list[int]]:
+    """The numbers of each group's parameters in the layout, -1 for a stranger. Their order counts: states go by it, and what optimizers send each other."""
+    numbers = {id(entry.parameter): number for number, entry in enumerate(layout.parameters)}
+    return [[numbers.get(id(parameter), -1) for parameter in group["params"]] for group in optimizer.param_groups]
+
+
+def _refuse_differences(every: Sequence[Mapping[str, str]], rule: str) -> None:
     first = every[0]
     names = list(dict.fromkeys(name for parts in every for name in parts))
     found = []
@@ -82,14 +104,11 @@ def _refuse_differences(every: Sequence[Mapping[str, str]]) -> None:
         if others:
             found.append(f"{name} on rank{'s' if len(others) > 1 else ''} {', '.join(others)}")
     if found:
-        raise ValueError(
-            "all ranks must call make_private() with the same arguments, model and whole data set (the private loader deals it "
-            f"out), but other than on rank 0: {'; '.join(found)}"
-        )
+        raise ValueError(f"{rule}, but other than on rank 0: {'; '.join(found)}")
 
 
 def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-__all__ = ["parts_of", "together"]
+__all__ = ["digest_of_settings", "parts_of", "together"]

@@ -13,10 +13,12 @@ from torch import nn
 from ...lost_ranks import answered
 from ..layout import Layout
 from ..provenance import NoProvenance, Provenance, guard
+from ..ranks import Ranks
 from .agreement import BACKWARD, EVALUATION, FORWARD, SAVING, STEP, Agreement
 from .batches import Batches
 from .held_weights import HeldWeights
 from .parameters import no_gradients_of_autograd, refuse_strangers, refuse_uncovered
+from .replicas import NONE, Replicas
 
 NO_FORWARD = (
     "backward() needs a forward of the private model with gradients enabled before it, once for each (zero_grad() after a backward drops its draw)"
@@ -28,13 +30,14 @@ _FORKED = (
 
 
 class Gate:
-    """control: the group of all ranks; None for one alone. communicates: a forward does, so that ranks must meet before it."""
+    """communicates: a forward does, so that ranks must meet before it."""
 
-    def __init__(self, model: nn.Module, layout: Layout, control: Any, *, communicates: bool):
+    def __init__(self, model: nn.Module, layout: Layout, ranks: Ranks, *, communicates: bool):
         self._model, self._layout = model, layout
-        self._agree = Agreement(control)
         self.weights = HeldWeights(layout, model)
-        self._communicates = communicates and control is not None
+        self._replicas = Replicas(ranks, self.weights)
+        self._agree = Agreement(ranks.control, self._replicas.refuse_apart)
+        self._communicates = communicates and ranks.control is not None
         self._process = os.getpid()
         self._batches: Batches | None = None
         self._nobodys = NoProvenance()
@@ -127,7 +130,9 @@ class Gate:
         with answered(every_error=False), no_gradients_of_autograd(self._layout):
             yield
 
-    def step(self, at: tuple[int, int], check: Callable[[], None], learning_rates: float) -> None:
+    def step(self, at: tuple[int, int], check: Callable[[], None], learning_rates: float, settings: int) -> None:
+        """learning_rates, settings: of the optimizer, numbers that all ranks have alike."""
+
         def all_checks() -> None:
             check()
             self.batches.check_step()
@@ -136,16 +141,21 @@ class Gate:
             if not self.weights.vouched:
                 self.weights.settings.check(self.batches.place[1], self.batches.units, self.batches.places)
 
-        self._meet(STEP, at, all_checks, learning_rates=learning_rates)
+        self._meet(STEP, at, all_checks, learning_rates=learning_rates, settings=settings)
 
-    def _meet(self, event: int, at: tuple[int, int], check: Callable[[], Any], news: int = 0, learning_rates: float = 0.0) -> int:
+    def _meet(
+        self, event: int, at: tuple[int, int], check: Callable[[], Any], news: int = 0, learning_rates: float = 0.0, settings: int = 0
+    ) -> int:
         self._refuse_copies()  # before it talks in the place of the first
-        wrong = None
+        wrong, replica = None, NONE
         try:
             news |= bool(check())
+            if event == BACKWARD and self.batches.place[-1] == 0:  # as the weights are looked at
+                replica = self._replicas.here()
         except Exception as error:  # whatever it is, the other ranks wait for this one
             wrong = error
-        return self._agree(event, (*at, *self.batches.place, self.batches.skipped, self._layout.digest_of_trainable()), (*self._terms(), learning_rates), wrong, news)
+        place = (*at, *self.batches.place, self.batches.skipped, self._layout.digest_of_trainable(), settings)
+        return self._agree(event, place, (*self._terms(), learning_rates), wrong, news, replica)
 
     def _refuse_copies(self) -> None:
         if os.getpid() != self._process:

@@ -120,6 +120,16 @@ class HeldWeights:
         if wrong := self.changed() or ("" if self.vouched else self.buffers.changed() or self.states.changed()):
             raise RuntimeError(wrong)
 
+    def sample_of_trainable(self) -> torch.Tensor:
+        """Of the parameters that train: as they were looked at last, or now."""
+        sample = self._now() if self._kept is None else self._kept
+        parts = [part for entry, part in zip(self._layout.parameters, sample.of_each(), strict=True) if entry.parameter.requires_grad]
+        return torch.cat(parts) if parts else sample.values[:0]
+
+    def tolerance(self, of_float32: float, of_halves: float) -> float:
+        """The second if a parameter has fewer bits than float32."""
+        return of_halves if any(entry.parameter.element_size() < 4 for entry in self._layout.parameters) else of_float32
+
     def changed_since_a_step(self) -> str:
         """As changed(), of buffers too; "" for weights that no step has made, which stay the user's own."""
         if self._kept is None:
