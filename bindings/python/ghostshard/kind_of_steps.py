@@ -93,11 +93,11 @@ def counted_as(plan: SamplingPlan) -> dict[str, Any]:
     return {"truncation": plan.truncation, "bins": plan.bins}
 
 
-def charges(plan: SamplingPlan) -> Charges:
+def charges(plan: SamplingPlan, sampler: Any) -> Charges:
     """What the run is charged for."""
     if plan.in_bins:
         return WholePasses()
-    return EachDraw() if plan.groups == 1 else RoundsOfGroups(plan.groups)
+    return EachDraw() if plan.groups == 1 else RoundsOfGroups(plan.groups, lambda: sampler.stamps.ended)
 
 
 def private_loader(

@@ -306,7 +306,7 @@ class PrivacyEngine(ResumableEngine):
             sampler: Any = data_loader.batch_sampler
             batches = DrawnBatches(
                 charge_draw, sampler=sampler, allow_vouched=asked.allow_vouched, batch_first=engine.batch_first,
-                charges=kind_of_steps.charges(plan),
+                charges=kind_of_steps.charges(plan, sampler),
             )  # fmt: skip
             sampler.stamps.receiver, sampler.given = batches, self._given
         engine.run.given = self._given

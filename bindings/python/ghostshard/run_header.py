@@ -58,7 +58,10 @@ def ledger_header(plan: SamplingPlan, optimizer: GhostOptimizer, engine: GhostEn
         }
     if plan.groups > 1:
         sampler["executed"] = "cyclic-poisson"
-        sampler["groups"] = f"example u of the data set, counted from 0, belongs to group u mod {plan.groups}; step t draws from group t mod {plan.groups}"
+        sampler["groups"] = (
+            f"example u of the data set, counted from 0, belongs to group u mod {plan.groups}, and in a session that goes on to group u - r mod {plan.groups}, r drawn at random; "
+            f"step t draws from group t mod {plan.groups}, and such a session begins with group 0"
+        )
     if allow_vouched:
         sampler["seen"] += (
             "; that tensors which the loop vouched for (allow_vouched=True) hold nothing of other examples than their rows' own is the "

@@ -16,7 +16,7 @@ from opacus.schedulers import ExponentialNoise
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from test_deals_of_bins import DELTA, N, Run, lines_of
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from ghostshard import PrivacyEngine
 from ghostshard.accountants import epsilon_of_events, get_noise_multiplier
@@ -31,11 +31,11 @@ passed_over = pytest.mark.filterwarnings("ignore:a batch of the private loader w
 
 
 class Audited(Run):
-    """steps: which one each released step was charged as."""
+    """steps: which one each released step was charged as, and how the examples were dealt to groups then."""
 
     def step(self, x, y) -> None:
         super().step(x, y)
-        self.steps = [*getattr(self, "steps", []), self.engine._ghost.next_step[0] - 1]
+        self.steps = [*getattr(self, "steps", []), (self.engine._ghost.next_step[0] - 1, self.engine._loader.batch_sampler._shift)]
 
 
 def run_of(kind="noise_bands", **options) -> Audited:
@@ -52,8 +52,8 @@ def audit(run: Audited, ledger) -> None:
     """No step holds an example of another group, the accountant knows of no fewer rounds than the ledger, and the report is the ledger's."""
     event = {"type": "poisson_gaussian", "sampling_rate": pytest.approx(RATE, rel=1e-15), "noise_multiplier": 1.0}
     assert all(line["event"] == event for line in lines_of(ledger))
-    for step, examples in zip(getattr(run, "steps", []), run.released, strict=True):
-        assert {each % GROUPS for each in examples} <= {step % GROUPS}, "it is charged to another group"
+    for (step, shift), examples in zip(getattr(run, "steps", []), run.released, strict=True):
+        assert {(each - shift) % GROUPS for each in examples} <= {step % GROUPS}, "it is charged to another group"
     assert run.charged >= max(rounds(ledger))
     run.engine.report(ledger.parent, delta=DELTA)
     report = json.loads((ledger.parent / "privacy_report.json").read_text())
@@ -298,9 +298,43 @@ def test_a_run_that_goes_on_repeats_lost_steps_as_rounds(kind, tmp_path):
         again.load(tmp_path / "saved")
     again.train(steps=5)
     steps = [(line["step"], line["attempt"]) for line in lines_of(ledger)]
-    assert steps == [(step, 0) for step in range(9)] + [(6, 1), (7, 1), (8, 1), (9, 0), (10, 0)]
+    assert steps == [(step, 0) for step in range(9)] + [(8, 1), (9, 0), (10, 0), (11, 0), (12, 0)]
     audit(again, ledger)
-    assert max(rounds(ledger)) == 4, "group 2: steps 2, 6, 6 again, 10"
+    assert max(rounds(ledger)) == 5, "group 0: steps 0, 4, 8, and in the session that goes on 8 again, 12"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_example_that_stands_elsewhere_when_a_run_goes_on_has_no_more_rounds_than_are_reported(kind, tmp_path):
+    """In another process nothing tells that the data set was shuffled anew. Both of an example's places had a turn."""
+    ledger = tmp_path / "ledger.jsonl"
+    run = run_of(kind, ledger=ledger).train(steps=2)
+    run.save(tmp_path / "saved")
+    run.engine._ghost.let_go_of_ledger()
+    for order in range(2, 4):
+        data = Subset(run.loader.dataset, [(place + order) % N for place in range(N)])
+        again = run_of(kind, ledger=ledger, data_loader=DataLoader(data, batch_size=N // DRAWS))
+        again.load(tmp_path / "saved")
+        again.train(steps=2)
+        again.engine._ghost.let_go_of_ledger()
+        assert max(rounds(ledger)) == order, "one of each session"
+        again.engine.report(tmp_path, delta=DELTA)
+        report = json.loads((tmp_path / "privacy_report.json").read_text())
+        assert report["guarantee"]["epsilon"]["upper"] == epsilon_of_events([(lines_of(ledger)[0]["event"], order)], delta=DELTA, adjacency="zero-out").upper
+
+
+def test_the_pass_that_was_under_way_ends_when_a_checkpoint_is_loaded(tmp_path):
+    """Its examples are dealt otherwise than those that follow."""
+    run = run_of(ledger=tmp_path / "ledger.jsonl")
+    batches, not_begun = iter(run.loader), iter(run.loader)
+    run.step(*next(batches))
+    run.save(tmp_path / "saved")
+    held = next(batches)
+    run.load(tmp_path / "saved")
+    for batch in (lambda: held, lambda: next(batches), lambda: next(not_begun)):
+        with pytest.raises(RuntimeError, match="its pass over the data ended when a checkpoint was loaded"):
+            run.step(*batch())
+    run.train(steps=2)
+    audit(run, tmp_path / "ledger.jsonl")
 
 
 def test_a_step_that_is_repeated_in_one_process_is_charged_again(tmp_path):
@@ -310,7 +344,7 @@ def test_a_step_that_is_repeated_in_one_process_is_charged_again(tmp_path):
     run.train(steps=1)
     run.load(tmp_path / "saved")
     run.train(steps=1)
-    assert [(line["step"], line["attempt"]) for line in lines_of(ledger)][-2:] == [(5, 0), (5, 1)]
+    assert [(line["step"], line["attempt"]) for line in lines_of(ledger)][-2:] == [(5, 0), (8, 0)]
     assert run.charged == max(rounds(ledger)) == 3
     audit(run, ledger)
 

@@ -124,3 +124,19 @@ def test_a_loader_that_draws_otherwise_is_refused():
         GhostDataLoader.from_data_loader(poisson, groups=3)
     with pytest.raises(ValueError, match="groups must be a whole number from 2"):
         CyclicBatchSampler(num_samples=24, sample_rate=1 / 6, steps=6, groups=7)
+
+
+def test_a_run_that_goes_on_begins_with_the_first_group_and_deals_the_units_anew():
+    """So that the group with the most rounds is the same one in all sessions, wherever a unit stands in the data set then."""
+    dealt = set()
+    for _ in range(40):
+        loader = loader_of(units=24, batch=12, groups=2)
+        loader.batch_sampler.go_on_at(5)
+        noted = Noted(loader, groups=1)  # which units they are is looked at here
+        batches = [set(batch[0].tolist()) for _ in range(2) for batch in loader]
+        assert noted.turns == list(range(6, 10))
+        for turn, batch in zip(noted.turns, batches):
+            assert len({(unit + turn) % 2 for unit in batch}) == 1, "a whole group, at the rate 1"
+        assert batches[0] == batches[2] and not batches[0] & batches[1], "the same groups from pass to pass"
+        dealt.add(min(batches[0]))
+    assert dealt == {0, 1}

@@ -60,6 +60,7 @@ class Stamps:
         self._passes = 0
         self.items = 0  # of the data set: a digest when the latest pass began, if several ranks deal them out, or groups take turns
         self.turns = 0  # the next pass's first, if nothing is drawn before it
+        self.ended = 0  # passes up to this one dealt the examples to other groups than those that follow
         self.waiting: deque[Piece] = deque()  # of the latest pass: drawn and not handed out
         self.latest: weakref.ref[StampedBatches] | None = None  # not held: it holds workers
 
@@ -84,7 +85,8 @@ class Pass:
     def noted(self, pieces: list[Any]) -> Iterator[Any]:
         """The pieces of one draw, each a sequence of units; each is noted when it is taken."""
         self._draws, turn = self._draws + 1, self._turn + self._draws
-        self._stamps.turns = max(self._stamps.turns, turn + 1)
+        if self._number > self._stamps.ended:
+            self._stamps.turns = max(self._stamps.turns, turn + 1)
         for index, piece in enumerate(pieces):
             self._waiting.append(Piece((self._number, self._draws), index, len(pieces), len(piece), turn))
             yield piece

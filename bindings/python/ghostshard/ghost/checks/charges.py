@@ -3,6 +3,7 @@ rounds of groups of units (correlated noise, accountant/rounds.h)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 Terms = tuple[float, float]  # clip norm and noise multiplier
@@ -72,10 +73,12 @@ class RoundsOfGroups(EachDraw):
     accounted is how often a group was drawn from, of the group for which it was most often. Of the steps of one session from a multiple of
     `groups` to the next each group has one, so the accountant is charged once for them, with the first, and the report, which counts by
     group, never says more. A draw that is passed over, whose step is not known yet, and a session's first step are charged by
-    themselves. Clip norm and noise multiplier stay as they were first: nothing else is derived."""
+    themselves. Clip norm and noise multiplier stay as they were first: nothing else is derived.
 
-    def __init__(self, groups: int) -> None:
-        self._groups = groups
+    ended() says up to which pass over the loader the examples were dealt to other groups."""
+
+    def __init__(self, groups: int, ended: Callable[[], int] = lambda: 0) -> None:
+        self._groups, self._ended = groups, ended
         self._terms: Terms | None = None
         self._round: int | None = None  # of the draw at hand; None: not known
         self._paid: int | None = None  # the latest that was paid in this session
@@ -94,6 +97,9 @@ class RoundsOfGroups(EachDraw):
 
     def hand_out(self, number: int) -> None:
         self._round = None
+
+    def over(self, number: int) -> str:
+        return "its pass over the data ended when a checkpoint was loaded, and examples are dealt to groups anew" if number <= self._ended() else ""
 
     def at(self, step: int) -> None:
         self._round = step // self._groups
