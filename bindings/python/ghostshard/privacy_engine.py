@@ -308,7 +308,7 @@ class PrivacyEngine(ResumableEngine):
                 charge_draw, sampler=sampler, allow_vouched=asked.allow_vouched, batch_first=engine.batch_first,
                 charges=kind_of_steps.charges(plan, sampler),
             )  # fmt: skip
-            sampler.stamps.receiver, sampler.given = batches, self._given
+            sampler.stamps.receiver, sampler.stamps.alone, sampler.given = batches, engine.run.thread.check, self._given
         engine.run.given = self._given
         ghost.released.any_change = engine.weights.vouched = asked.allow_vouched
         engine.set_constants(

@@ -210,6 +210,7 @@ class ResumableEngine(opacus.PrivacyEngine):
     def _engine(self) -> Any:
         if self._ghost is None:
             raise ValueError("privacy state belongs to a run: call make_private() in mode 'ghost' or 'ghost_fsdp' first")
+        self._ghost.run.thread.check()
         return self._ghost
 
     def _state(self, read: Any) -> str:

@@ -113,7 +113,8 @@ class PrivateLoss(ReadsLikeANumber, DPTensorFastGradientClipping):
                 "a private step has one backward, of every example's own loss: gradient=, create_graph= (a penalty on gradients) "
                 f"and inputs= would go past the clipping of each example. {IN_ITS_PLACE}"
             )
-        self.engine.backward(self._losses)
+        with self.engine.run.thread.within("a backward"):
+            self.engine.backward(self._losses)
 
     def _with(self, losses: torch.Tensor, found: Finding | None = None) -> PrivateLoss:
         if (found := found or self.engine.provenance.met("the loss")) is not None:

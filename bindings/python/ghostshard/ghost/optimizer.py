@@ -146,7 +146,8 @@ class GhostOptimizer(DPOptimizerFastGradientClipping):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clears `.grad`. A logical batch under way is dropped, unless its last step() was to be skipped."""
         if not self._is_last_step_skipped:
-            self.engine.abandon()
+            with self.engine.run.thread.within("zero_grad()"):
+                self.engine.abandon()
         self.released.end()
         self.original_optimizer.zero_grad(set_to_none)
 
@@ -166,7 +167,8 @@ class GhostOptimizer(DPOptimizerFastGradientClipping):
             for name, value in group.items():
                 if name != "params":
                     _refuse_read(name, value)
-        variance = self.engine.release(sum(_rate(group) for group in self.param_groups), digest_of_settings(self.original_optimizer, self.engine))
+        with self.engine.run.thread.within("a step"):
+            variance = self.engine.release(sum(_rate(group) for group in self.param_groups), digest_of_settings(self.original_optimizer, self.engine))
         if isinstance(self.original_optimizer, RowOptimizer):
             self.original_optimizer.set_error_variance(variance, correlated=self.engine.run.correlation.groups > 1)
         self.released.begin(self.original_optimizer, alone=alone and self.step_hook is None)
@@ -179,12 +181,13 @@ class GhostOptimizer(DPOptimizerFastGradientClipping):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if not self._release(alone=True):
-            return None
-        try:
-            stepped = self.original_optimizer.step()
-        finally:
-            self.released.end()
+        with self.engine.run.thread.within("a step"):
+            if not self._release(alone=True):
+                return None
+            try:
+                stepped = self.original_optimizer.step()
+            finally:
+                self.released.end()
         return loss if stepped is None else stepped
 
 

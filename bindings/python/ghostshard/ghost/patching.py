@@ -168,8 +168,13 @@ class PatchedModel:
         return _idle_patches, ()
 
     def _meet(self, _module: nn.Module, args: tuple, kwargs: dict) -> tuple | None:
-        if self._engine is not None and not self._repeating:
-            self._engine.meet()
+        engine = self._engine
+        if engine is not None and not torch.compiler.is_compiling():
+            engine.run.thread.check()
+        if engine is not None and not self._repeating:
+            if not torch.compiler.is_compiling():
+                engine.run.thread.begin_forward()
+            engine.meet()
         return None  # hooks that come before the batch is read are followed, like the loop
 
     def _read_arguments(self, args: tuple, kwargs: dict, owning: Collection[str], compiled: bool) -> tuple[tuple, dict]:
@@ -232,6 +237,8 @@ class PatchedModel:
         engine, given = self._engine, self._given
         if engine is not None:
             engine.end_forward()
+            if not torch.compiler.is_compiling():
+                engine.run.thread.end_forward()
         if output is None:
             return None
         output = given.output_of_units(output)

@@ -51,6 +51,7 @@ class RecordingEngine(Protocol):
     loss_reduction: str
     inputs: Inputs | None  # of the last forward, be it an evaluation's
     forwards: list[Inputs]  # of the microbatch at hand
+    run: Any  # run_state.py
 
     @property
     def recording(self) -> bool:

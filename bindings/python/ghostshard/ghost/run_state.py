@@ -14,6 +14,7 @@ from .. import _native
 from ..loaders.given_keys import GivenKeys, bytes_of
 from .checks.alike import together
 from .checks.batches import Batches
+from .checks.one_thread import OneThread
 from .clip_quantile import Adaptation, ClipQuantile
 from .correlation import WHITE, Correlation
 from .layout import Layout
@@ -49,6 +50,7 @@ class RunState:
         self._ledger: tuple[str, dict] | None = None
         self.written: WrittenLedger | None = None  # the ledger's file
         self.budget: Budget | None = None  # the register that limits all runs on the data
+        self.thread = OneThread()
 
     def set_constants(
         self, *, sampling_rate: float, divisor: float, terms: Terms, generator: torch.Generator | None, adaptation: Adaptation | None = None,

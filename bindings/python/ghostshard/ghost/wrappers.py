@@ -36,10 +36,12 @@ class GhostHooks(AbstractGradSampleHooks):
         self.engine = GhostEngine(m, batch_first=batch_first, loss_reduction=loss_reduction, **engine_options)
 
     def enable_hooks(self) -> None:
-        self.engine.enable()
+        with self.engine.run.thread.within("enable_hooks()"):
+            self.engine.enable()
 
     def disable_hooks(self) -> None:
-        self.engine.enable(False)
+        with self.engine.run.thread.within("disable_hooks()"):
+            self.engine.enable(False)
 
     def remove_hooks(self) -> None:
         self.engine.detach()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -57,6 +57,7 @@ class Stamps:
 
     def __init__(self) -> None:
         self.receiver: Receiver | None = None
+        self.alone: Callable[[], None] = lambda: None  # RuntimeError if another thread is within a step
         self._passes = 0
         self.items = 0  # of the data set: a digest when the latest pass began, if several ranks deal them out, or groups take turns
         self.turns = 0  # the next pass's first, if nothing is drawn before it
@@ -96,7 +97,7 @@ class StampedBatches:
     """A DataLoader's iterator, which tells the receiver of each batch before the loop has it."""
 
     def __init__(self, batches: Any, stamps: Stamps):
-        self.batches, self._receiver, self._waiting = batches, stamps.receiver, stamps.waiting
+        self.batches, self._receiver, self._waiting, self._alone = batches, stamps.receiver, stamps.waiting, stamps.alone
         self.superseded = False  # `batches` went over to a later pass, whose notes this iterator does not have
         self._pass: int | None = None  # that it is in the midst of
         self._taking = False  # a batch, which has not come yet
@@ -114,6 +115,7 @@ class StampedBatches:
             )
         if self._taking:
             raise RuntimeError(_LOST)
+        self._alone()
         self._taking = True
         try:
             batch = next(self.batches)
