@@ -10,6 +10,7 @@ from ghostshard.texts.packed import encode_units, write_packed
 from ghostshard.texts.split import split_indices, units_of
 from ghostshard.texts.tables import TABLES
 from ghostshard.texts.text import FORMATS, TextData, format_of, read_units, to_jsonl
+from ghostshard.texts.user_names import alike
 from ghostshard.texts.vocabulary import VOCABULARY_FILES, gpt2_vocabulary, load_vocabulary, train_vocabulary
 
 SPLIT_FILES = {"public-train.jsonl", "public-eval.jsonl", "private.jsonl", "split.json"}
@@ -97,11 +98,18 @@ def _dropped(texts: TextData) -> str:
     return f"; {texts.dropped_empty} without text left out" if texts.dropped_empty else ""
 
 
+def _warn_of_alike_users(texts: TextData) -> None:
+    if found := alike(unit.user for unit in texts.units if unit.user is not None):
+        print(f"warning: the names of {found} users differ from another's in case, spaces, compatible forms or unseen signs alone, and each is "
+              "a user: a person who has several has less protection", file=sys.stderr)  # fmt: skip
+
+
 def _prepare(options) -> None:
     require_writable_file(options.output, force=options.force)
     require_apart(options.output, options.input, options.users_file)
     vocabulary = load_vocabulary(options.tokenizer)
     texts = _read(options, user_field=options.user_field, users_file=options.users_file)
+    _warn_of_alike_users(texts)
     data = encode_units(texts.units, vocabulary, max_length=options.max_length,
                         begin_with_end_of_text=options.begin_with_end_of_text,
                         max_texts_per_user=options.max_texts_per_user, max_tokens_per_user=options.max_tokens_per_user)
@@ -121,6 +129,7 @@ def _split(options) -> None:
     require_writable_folder(options.output, force=options.force, holds=SPLIT_FILES)
     require_apart(options.output, options.input, options.users_file)
     texts = _read(options, user_field=options.user_field, users_file=options.users_file)
+    _warn_of_alike_users(texts)
     groups = units_of(texts.units)
     split = split_indices(len(groups), public_units=options.public_units, eval_units=options.eval_units, seed=options.seed)
     parts = {"public-train": split.public_train, "public-eval": split.public_eval, "private": split.private}

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ghostshard.errors import UserError
 from ghostshard.files import read_file
+from ghostshard.texts.user_names import one_user
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def _text(path: Path) -> Iterator[TextUnit]:
 def _text_of_users(path: Path, users_file: Path) -> Iterator[TextUnit]:
     if not users_file.is_file():
         raise UserError(f"the users file {users_file} must be a file with one line for each line of {path}")
-    texts, users = list(_lines(path)), [line.strip() for line in _lines(users_file)]
+    texts, users = list(_lines(path)), [one_user(line) for line in _lines(users_file)]
     if len(texts) != len(users):
         raise UserError(f"{users_file} must have one line for each of the {len(texts)} lines of {path}, has {len(users)}")
     for index, (text, user) in enumerate(zip(texts, users, strict=True), start=1):
@@ -208,12 +209,19 @@ def user_of(record: dict, field: str, place: str) -> str:
     if isinstance(user, bool) or not isinstance(user, (str, int)) or not str(user).strip():
         found = _kind(user) if field in record else "no such field"
         raise UserError(f"{place} must name its user in {field!r}, as text or whole number, got {found}")
-    return str(user).strip()
+    return one_user(str(user))
 
 
 def _json(line: str, place: str) -> object:
+    def each_key_once(pairs: list) -> dict:
+        if len(found := dict(pairs)) < len(pairs):
+            raise UserError(f"{place} must have each key of an object once, it has one twice")
+        return found
+
     try:
-        return json.loads(line)
+        return json.loads(line, object_pairs_hook=each_key_once)
+    except UserError:
+        raise
     except json.JSONDecodeError as error:
         raise UserError(f"{place} is not valid JSON: {error}") from error
     except RecursionError as error:
