@@ -81,8 +81,7 @@ json guarantee(const EpsilonBound& bound, Delta delta, Adjacency adjacency, cons
 json all_facts(const json& header, const json& given) {
   if (!given.is_object())
     throw std::invalid_argument(std::string("facts must be a JSON object, got ") + given.type_name());
-  json facts = header.value("facts", json::object());
-  if (!facts.is_object()) throw std::invalid_argument("the ledger's facts must be a JSON object, got " + facts.dump());
+  json facts = facts_of_header(header);
   const auto contradiction = [](const std::string& name) {
     return std::invalid_argument("facts must not contradict the ledger's header, they do in " + name);
   };
@@ -155,19 +154,11 @@ json build_report(const LedgerContents& ledger, Delta delta, const json& given_f
   const auto engine = account(spent, accountant, adjacency);
   const EpsilonBound bound = engine->epsilon(delta);
   const json sampler = sampler_section(spent, facts.value("sampler", json::object()));
-  const json released = facts.value("released_outputs", json::object());
 
   std::vector<std::string> reasons;
   if (!std::isfinite(bound.upper)) reasons.push_back("the accountant found no finite epsilon");
-  if (sampler.at("executed_is_assumed") == json(false))
-    reasons.push_back("the sampler that ran is not the " + sampler.at("assumed").get<std::string>() +
-                      " sampler that was accounted");
-  if (!spent.groups_void.empty()) reasons.push_back(spent.groups_void);
-  if (spent.noise_repeated)
-    reasons.push_back(
-        "two releases have key epoch, step and attempt in common, so the same noise may have been added "
-        "to both and cancel out");
-  const bool unnoised_shown = released.is_object() && released.value("nonprivate_metrics", json()) == json(true);
+  for (std::string& reason : void_reasons(ledger.header, spent, facts)) reasons.push_back(std::move(reason));
+  const bool unnoised_shown = shows_unnoised(facts);
   const json unit_facts = facts.value("unit_of_privacy", json::object());
   const json units_per_person = unit_facts.is_object() ? unit_facts.value("units_per_person", json()) : json();
 

@@ -107,6 +107,16 @@ void renew_wording(json& reported, const json& recomputed) {
   if (words.front() == json(former)) words.front() = recomputed.at("in_plain_words").front();
 }
 
+// The sequence number of the line with this hash, 0 for the header's.
+std::optional<int64_t> line_of(const LedgerContents& ledger, const std::string& hash) {
+  if (hash == ledger.header_hash) return 0;
+  for (const LedgerEntry& entry : ledger.entries)
+    if (entry.hash == hash) return entry.sequence;
+  for (const LedgerEpoch& epoch : ledger.epochs)
+    if (epoch.hash == hash) return epoch.sequence;
+  return std::nullopt;
+}
+
 template <typename Read>
 auto field(const json& report, const char* pointer, Read read) {
   const json::json_pointer at(pointer);
@@ -138,14 +148,15 @@ std::vector<Finding> verify_head(const LedgerContents& ledger, const std::option
     findings.push_back({Verdict::kAgrees, "the head kept elsewhere is that of the ledger"});
     return findings;
   }
-  const auto found = std::find_if(ledger.entries.begin(), ledger.entries.end(),
-                                  [&](const LedgerEntry& entry) { return entry.hash == *head; });
-  if (found != ledger.entries.end() || *head == ledger.header_hash) {
-    const int64_t sequence = found != ledger.entries.end() ? found->sequence : 0;
-    findings.push_back({Verdict::kDiffers, "the head kept elsewhere is that after release " + std::to_string(sequence) +
-                                               ": " +
-                                               std::to_string(static_cast<int64_t>(ledger.entries.size()) - sequence) +
-                                               " releases came later"});
+  if (const auto line = line_of(ledger, *head)) {
+    const auto after = [&](const auto& lines) {
+      return std::count_if(lines.begin(), lines.end(), [&](const auto& one) { return one.sequence > *line; });
+    };
+    const auto releases = after(ledger.entries), epochs = after(ledger.epochs);
+    findings.push_back({Verdict::kDiffers, "the head kept elsewhere is that after release " +
+                                               std::to_string(ledger.entries.size() - static_cast<size_t>(releases)) +
+                                               ": " + std::to_string(releases) + " releases came later" +
+                                               (epochs > 0 ? ", and " + std::to_string(epochs) + " new key(s)" : "")});
   } else {
     findings.push_back(
         {Verdict::kDiffers, "the head kept elsewhere (" + *head +
@@ -162,7 +173,9 @@ std::vector<Finding> verify_plan(const LedgerContents& ledger) {
     if (assumption.value("holds", json()) == json(false))
       findings.push_back(
           {Verdict::kDiffers, "the ledger's lines break a rule: " + assumption.at("assumption").get<std::string>()});
-  if (!spent.groups_void.empty()) findings.push_back({Verdict::kDiffers, spent.groups_void});
+  auto reasons = report_parts::void_reasons(ledger.header, spent, report_parts::facts_of_header(ledger.header));
+  if (spent.noise_repeated) reasons.pop_back();  // the last one; it is among the rules above
+  for (const std::string& reason : reasons) findings.push_back({Verdict::kDiffers, reason});
   return findings;
 }
 

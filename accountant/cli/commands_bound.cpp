@@ -58,7 +58,7 @@ struct CurvePoint {
   double x, lower, estimate, upper;
 };
 
-// Epsilon after about `points` prefixes of the run.
+// Epsilon after at most `points` prefixes of the run, the last of which is the whole.
 std::vector<CurvePoint> over_steps(const Run& run, const std::string& accountant, Delta delta, int64_t points) {
   int64_t total = 0;
   for (const auto& [event, count] : run.phases) total += count;
@@ -66,7 +66,8 @@ std::vector<CurvePoint> over_steps(const Run& run, const std::string& accountant
   std::vector<CurvePoint> curve;
   auto phase = run.phases.begin();
   int64_t charged = 0, of_phase = 0;
-  for (int64_t part = 1; part <= std::min(points, total); ++part) {
+  points = std::min(points, total);
+  for (int64_t part = 1; part <= points; ++part) {
     // Both factors may be near 2^53: the quotient first.
     const int64_t until = part == points ? total : total / points * part + total % points * part / points;
     while (charged < until) {

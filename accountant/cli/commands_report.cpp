@@ -68,12 +68,33 @@ void require_nothing_there(const ReportOptions& o) {
                                 " is there: give another name, or --force to overwrite it");
 }
 
-// A ledger is the only proof of what a run spent: --receipt ledger.jsonl must not overwrite it.
-void require_apart(const ReportOptions& o) {
+bool same_place(const std::filesystem::path& one, const std::filesystem::path& other) {
   std::error_code unknown;
-  for (const std::string& input : {o.ledger, o.facts, o.sign})
-    if (!o.receipt.empty() && std::filesystem::equivalent(o.receipt, input, unknown))
+  if (std::filesystem::equivalent(one, other, unknown)) return true;
+  const auto whole = [](const std::filesystem::path& path) {  // of a file that is not there yet
+    std::error_code ignored;
+    return std::filesystem::weakly_canonical(path, ignored);
+  };
+  return whole(one) == whole(other);
+}
+
+// A ledger is the only proof of what a run spent: neither --receipt ledger.jsonl nor --force may overwrite it, nor may
+// one thing that is written overwrite another.
+void require_apart(const ReportOptions& o) {
+  const std::filesystem::path folder(o.output);
+  std::vector<std::filesystem::path> written = {folder / "privacy_report.json", folder / "privacy_report.html"};
+  if (!o.sign.empty()) written.push_back(folder / kSignedHead);
+  for (const auto& place : written)
+    if (!o.receipt.empty() && same_place(o.receipt, place))
+      throw std::invalid_argument("--receipt must be another file than what is written beside it, got " + o.receipt);
+  for (const std::string& input : {o.ledger, o.facts, o.sign}) {
+    if (input.empty()) continue;
+    if (!o.receipt.empty() && same_place(o.receipt, input))
       throw std::invalid_argument("--receipt would overwrite " + input + ", which is read");
+    for (const auto& place : written)
+      if (same_place(place, input))
+        throw std::invalid_argument("--output would overwrite " + input + ", which is read: give another folder");
+  }
   std::error_code reason;
   if (std::filesystem::status(o.receipt, reason).type() == std::filesystem::file_type::none)
     throw std::invalid_argument("--receipt " + o.receipt + " cannot be used: " + reason.message());

@@ -82,9 +82,15 @@ constexpr size_t kLongestShown = 200;  // of what was typed
 
 // shown: what a message may say of it. The content of a file is not among that: by mistake it may be private.
 nlohmann::json parsed(const std::string& option, const std::string& text, const std::string& shown) {
-  nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
-  if (json.is_discarded()) throw std::invalid_argument(option + " must be JSON, " + shown);
-  return json;
+  std::optional<nlohmann::json> json;
+  try {
+    json = parse_strictly(text, kLongestJsonDocument);
+  } catch (const std::invalid_argument&) {  // two readers might see two values in it
+    throw std::invalid_argument(option + " must be JSON that has each key of an object once and is nested at most " +
+                                std::to_string(kDeepestJson) + " deep, " + shown);
+  }
+  if (!json) throw std::invalid_argument(option + " must be JSON, " + shown);
+  return *std::move(json);
 }
 
 // COUNT:{…}, or {…} for one.
@@ -106,16 +112,14 @@ std::vector<std::pair<Event, int64_t>> from_file(const std::string& path) {
   return events_from_dp_accounting(parsed("--dp-event", text, "the content of " + path + " is not"));
 }
 
-// The releases of a ledger that its report charges a unit for, in order. A run that a report claims nothing of, for its
-// groups, bands or chain or because noise may have been repeated, is refused.
+// The releases of a ledger that its report charges a unit for, in order. A run that a report claims nothing of is refused.
 void add_charged(const LedgerContents& ledger, std::vector<std::pair<Event, int64_t>>& phases,
                  std::vector<std::string>& notes) {
   const report_parts::Spent spent = report_parts::spent_by(ledger);
-  if (!spent.groups_void.empty()) throw std::invalid_argument("the ledger bounds nothing: " + spent.groups_void);
-  if (spent.noise_repeated)
-    throw std::invalid_argument(
-        "the ledger bounds nothing: two releases have key epoch, step and attempt in common, so the same noise may "
-        "have been added to both and cancel out (`ghostshard account report` says what is claimed)");
+  const nlohmann::json facts = report_parts::facts_of_header(ledger.header);
+  if (const auto reasons = report_parts::void_reasons(ledger.header, spent, facts); !reasons.empty())
+    throw std::invalid_argument("the ledger bounds nothing: " + reasons.front() +
+                                " (`ghostshard account report` says what is claimed)");
   const size_t besides = phases.size();
   const bool grouped = spent.rounds.groups() > 1;
   if (grouped && besides > 0)
@@ -128,6 +132,8 @@ void add_charged(const LedgerContents& ledger, std::vector<std::pair<Event, int6
     if (phases.size() == besides || !(phases.back().first == event)) phases.emplace_back(event, 0);
     phases.back().second += run.releases;
   }
+  if (report_parts::shows_unnoised(facts))
+    notes.emplace_back("the run also showed numbers without noise (nonprivate_metrics), which are not counted");
   if (grouped)
     notes.push_back("the units are dealt to " + std::to_string(spent.rounds.groups()) + " groups: of " +
                     std::to_string(ledger.entries.size()) + " releases, the " + std::to_string(spent.rounds.most()) +

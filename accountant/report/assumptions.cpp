@@ -24,10 +24,10 @@ void add_plan(json& list, const json& header, const Spent& spent) {
   const bool sized = header.contains("units") && header.contains("expected_batch") && header.at("units").is_number() &&
                      header.at("expected_batch").is_number();
   if (sized && header.contains("noise_blt")) {
-    const double steps = header.at("units").get<double>() / header.at("expected_batch").get<double>();
     const json apart = header.at("noise_blt").is_object() ? header.at("noise_blt").value("separation", json()) : json();
+    const auto planned = planned_separation(header);
     list.push_back(checked("The steps of one unit are units / expected_batch apart, rounded up.",
-                           steps > 0 && steps < 1e15 && apart == json(static_cast<int64_t>(std::ceil(steps - 1e-9)))));
+                           planned && apart == json(*planned)));
   } else if (sized) {
     const auto groups = static_cast<double>(spent.rounds.groups());
     const double rate = groups * header.at("expected_batch").get<double>() / header.at("units").get<double>();

@@ -3,7 +3,6 @@
 #include <tuple>
 #include <unordered_map>
 
-#include "accountant/blt_rows.h"
 #include "accountant/report/parts.h"
 
 namespace ghostshard::accountant::report_parts {
@@ -33,6 +32,19 @@ json from_header(const LedgerContents& ledger, const char* key) {
 int64_t epoch_of(const LedgerContents& ledger, const LedgerEntry& entry) {
   return std::count_if(ledger.epochs.begin(), ledger.epochs.end(),
                        [&](const LedgerEpoch& epoch) { return epoch.sequence < entry.sequence; });
+}
+
+// Of each epoch, 0 being the header's, the first one with its key: noise follows from run id and key, whatever number
+// the epoch has.
+std::vector<size_t> keys_of_epochs(const LedgerContents& ledger) {
+  std::map<std::pair<std::string, std::string>, size_t> first;
+  std::vector<size_t> keys;
+  const auto add = [&](const json& run_id, const json& key) {
+    keys.push_back(first.try_emplace({run_id.dump(), key.dump()}, keys.size()).first->second);
+  };
+  add(from_header(ledger, "run_id"), from_header(ledger, "key"));
+  for (const LedgerEpoch& epoch : ledger.epochs) add(epoch.run_id, epoch.key);
+  return keys;
 }
 
 // The keys and the releases whose noise they made; more than one key if a resumed run had lost its key.
@@ -74,45 +86,6 @@ json resumptions(const LedgerContents& ledger) {
           {"meaning", "a run that stopped and went on; one that repeated no step and kept its key leaves no trace"}};
 }
 
-// Rows of buffered noise are derived for zero-out adjacency, and each release is charged as the row that it was
-// (accountant/blt_rows.h). Otherwise the rule that is broken.
-std::string broken_rule_of_buffers(const LedgerContents& ledger) {
-  try {
-    const auto plan = blt_plan(ledger.header);
-    if (!plan) return "";
-    if (ledger.header.value("adjacency", "") != to_string(Adjacency::kZeroOut))
-      return "noise_blt is accounted under zero-out adjacency alone";
-    for (const char* other : {"noise_bands", "noise_chain", "sampling_groups"})
-      if (ledger.header.contains(other)) return "noise_blt cannot be combined with " + std::string(other);
-    (void)blt_rows_of(ledger, *plan);
-    return "";
-  } catch (const std::invalid_argument& error) {
-    return error.what();
-  }
-}
-
-// Groups and correlated noise are derived for one Poisson-sampled Gaussian, repeated, under zero-out adjacency, with
-// bands or chains that reach no further than a group's steps are apart (docs/guarantee.md, "Correlated noise").
-// Otherwise the rule that is broken.
-std::string broken_rule_of_groups(const LedgerContents& ledger) {
-  const int64_t groups = sampling_groups(ledger.header);
-  const json bands = ledger.header.value("noise_bands", json::array());
-  if (!bands.is_array() || static_cast<int64_t>(bands.size()) > groups)
-    return "noise_bands must be at most as many as sampling_groups";
-  if (const auto chain = ledger.header.find("noise_chain"); chain != ledger.header.end()) {
-    const json steps = chain->is_object() ? chain->value("steps", json()) : json();
-    if (!steps.is_number_unsigned() || steps.get<uint64_t>() > static_cast<uint64_t>(groups) || !bands.empty())
-      return "noise_chain must have at most as many steps as there are sampling_groups, without noise_bands";
-  }
-  if (groups == 1 || ledger.entries.empty()) return "";
-  const Event& first = ledger.entries.front().event;
-  const bool derived = std::holds_alternative<PoissonGaussianEvent>(first) &&
-                       ledger.header.value("adjacency", "") == to_string(Adjacency::kZeroOut) &&
-                       std::all_of(ledger.entries.begin(), ledger.entries.end(),
-                                   [&](const LedgerEntry& entry) { return entry.event == first; });
-  return derived ? "" : "groups of units are accounted for one repeated Poisson-sampled Gaussian under zero-out alone";
-}
-
 }  // namespace
 
 double sampling_rate(const Event& event) {
@@ -131,12 +104,12 @@ double sampling_rate(const Event& event) {
 
 Spent spent_by(const LedgerContents& ledger) {
   Spent spent;
-  spent.groups_void = broken_rule_of_buffers(ledger);
-  if (spent.groups_void.empty()) spent.groups_void = broken_rule_of_groups(ledger);
+  spent.groups_void = broken_rule_of_correlation(ledger);
   if (ledger.header.contains("noise_blt")) spent.samplers.insert("cyclic");
   if (spent.groups_void.empty()) spent.rounds = Rounds(sampling_groups(ledger.header));
   std::unordered_map<std::string, size_t> index_of;  // by text: a run with a noise schedule has many distinct events
-  std::set<std::tuple<size_t, int64_t, int64_t, int64_t>> keys_used;  // kind of event, key epoch, step, attempt
+  const std::vector<size_t> keys = keys_of_epochs(ledger);
+  std::set<std::tuple<size_t, size_t, int64_t, int64_t>> keys_used;  // kind of event, key, step, attempt
   for (const LedgerEntry& entry : ledger.entries) {
     const bool grows = spent.rounds.add(entry.step);
     const Run* last = spent.sequence.empty() ? nullptr : &spent.sequence.back();
@@ -155,8 +128,8 @@ Spent spent_by(const LedgerContents& ledger) {
     if (grows) ++spent.charged[index].second;
     spent.steps.merge(steps_of(entry, ledger.header));
     ++spent.releases_per_attempt[entry.attempt];
-    const bool fresh =
-        keys_used.insert({entry.event.index(), epoch_of(ledger, entry), entry.step, entry.attempt}).second;
+    const size_t key = keys[static_cast<size_t>(epoch_of(ledger, entry))];
+    const bool fresh = keys_used.insert({entry.event.index(), key, entry.step, entry.attempt}).second;
     spent.noise_repeated = spent.noise_repeated || !fresh;
     if (const std::string sampler = sampler_of(entry.event); !sampler.empty())
       spent.samplers.insert(spent.rounds.groups() > 1 ? "cyclic-" + sampler : sampler);
@@ -230,14 +203,10 @@ json mechanism(const LedgerContents& ledger, const Spent& spent) {
 }
 
 json sampler_section(const Spent& spent, const json& facts) {
-  std::string assumed;
-  for (const std::string& sampler : spent.samplers) assumed += (assumed.empty() ? "" : ", ") + sampler;
-  // Without sampling amplification nothing depends on how the batches were drawn.
-  const bool none = assumed.empty();
-  if (none) assumed = spent.events.empty() ? "none (nothing was released)" : "none (every unit in every step)";
+  const std::string assumed = assumed_sampler(spent);
   json section = {{"assumed", assumed}, {"executed_is_assumed", nullptr}};
   const json stated = facts.is_object() ? facts.value("executed", json()) : facts;
-  if (none)
+  if (spent.samplers.empty())
     section["executed_is_assumed"] = true;
   else if (stated.is_string())
     section["executed_is_assumed"] = stated.get<std::string>() == assumed;

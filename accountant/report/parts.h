@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -53,6 +54,26 @@ double sampling_rate(const Event& event);  // 1 for an event without sampling
 
 Spent spent_by(const LedgerContents& ledger);
 std::unique_ptr<Accountant> account(const Spent& spent, const std::string& name, Adjacency adjacency);
+
+// ---- what voids a claim (void_claims.cpp)
+
+// Why nothing can be said of a run with groups or buffers; empty: it can.
+std::string broken_rule_of_correlation(const LedgerContents& ledger);
+// Steps from one of a unit to its next, where each is in every so many-th: units / expected_batch, rounded up. None if
+// the header does not state both.
+std::optional<int64_t> planned_separation(const nlohmann::json& header);
+// Of the charged events, as one text; "none (…)" if they assume none.
+std::string assumed_sampler(const Spent& spent);
+// What the run said of itself. Throws std::invalid_argument unless it is an object.
+nlohmann::json facts_of_header(const nlohmann::json& header);
+// Each reason for which the releases are bounded by nothing, as the end of a sentence. facts: the header's, or these
+// with what is stated beside the ledger.
+std::vector<std::string> void_reasons(const nlohmann::json& header, const Spent& spent, const nlohmann::json& facts);
+
+// Whether the run said that it shows numbers without noise beside its releases.
+bool shows_unnoised(const nlohmann::json& facts);
+
+// ---- sections from the ledger, again
 
 nlohmann::json population_and_steps(const LedgerContents& ledger, const Spent& spent);
 nlohmann::json mechanism(const LedgerContents& ledger, const Spent& spent);
