@@ -296,7 +296,7 @@ def test_a_report_that_claims_less_than_its_receipt_proves_is_refused(honest, tm
 
 def test_the_checker_is_short_and_shares_no_code(repository):
     source = (repository / "bindings" / "python" / "ghostshard" / "check_receipt.py").read_text()
-    assert len(source.splitlines()) <= 400
+    assert len(source.splitlines()) <= 430
     imported = {line.split()[1].split(".")[0] for line in source.splitlines() if line.startswith(("import ", "from "))}
     assert imported <= {"argparse", "collections", "fractions", "hashlib", "json", "math", "mpmath", "os", "pathlib", "stat", "sys"}
 

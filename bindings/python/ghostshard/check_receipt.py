@@ -91,7 +91,7 @@ def read_ledger(path: str) -> tuple[dict, Counter, str]:
     if rest and rest.count("{") == rest.count("}"):  # only its newline is missing: the release may have happened
         lines.append(rest)
     require(lines, "the ledger is empty")
-    header, released, previous = {}, Counter(), "0" * 64
+    header, released, noise, key, previous = {}, Counter(), set(), "", "0" * 64
     for i, line in enumerate(lines):
         require(len(line) <= LONGEST_LINE, f"line {i + 1} of the ledger is too long")
         entry = parse(line, f"line {i + 1} of the ledger")
@@ -100,11 +100,17 @@ def read_ledger(path: str) -> tuple[dict, Counter, str]:
         if i == 0:
             header = entry
             require(header.get("schema") == "ghostshard.ledger/1" and header.get("type") == "header", "no ledger's header")
+        if i == 0 or entry.get("type") == "epoch":
+            key = json.dumps([entry.get("run_id"), entry.get("key")], sort_keys=True)
+        if i == 0:
             continue
         require(entry.get("sequence") == i, f"line {i + 1} of the ledger has another sequence number")
         require(entry.get("type") in ("release", "epoch"), f"line {i + 1} of the ledger is of no known type")
         if entry["type"] == "release":
             released[canonical(entry.get("event"))] += 1
+            made_by = (key, str(entry["event"].get("type")), number(entry, "step"), number(entry, "attempt"))
+            require(made_by not in noise, f"line {i + 1} of the ledger repeats an earlier one's key, step and attempt: their noise may cancel")
+            noise.add(made_by)
     return header, released, previous
 
 
@@ -112,6 +118,21 @@ def canonical(event) -> str:
     require(isinstance(event, dict), "an event must be an object")
     return json.dumps({key: str(number(event, key, -math.inf)) if isinstance(value, int | float) else value
                        for key, value in event.items()}, sort_keys=True)  # fmt: skip
+
+
+def require_claim(header: dict, released: Counter) -> None:
+    """What the accountant's report claims nothing of is not proven either."""
+    for name in ("noise_bands", "noise_chain", "noise_blt"):
+        require(not header.get(name), f"receipts do not cover runs with {name}")
+    require(header.get("sampling_groups", 1) == 1, "receipts do not cover runs whose units are dealt to groups")
+    facts = header.get("facts", {})
+    require(isinstance(facts, dict), "the ledger's facts must be an object")
+    executed = facts.get("sampler")
+    executed = executed.get("executed") if isinstance(executed, dict) else executed
+    sampled = any(json.loads(event).get("type") != "gaussian" for event in released)
+    for sampler in (executed, header.get("sampler")):
+        require(not (sampled and isinstance(sampler, str)) or sampler == "poisson",
+                f"the sampler that ran is not the poisson sampler that was accounted, the ledger says {sampler!r}")  # fmt: skip
 
 
 # -- Events
@@ -352,6 +373,7 @@ def check(receipt: dict, header: dict, released: Counter, head: str) -> dict:
     require(adjacency in ("zero-out", "add-or-remove", "replace-one"), f"unknown adjacency {adjacency!r}")
     require(adjacency == header.get("adjacency"), "the adjacency is not that of the ledger")
     epsilon, delta = number(receipt, "epsilon"), number(receipt, "delta", 0, 1, above=True)
+    require_claim(header, released)
     phases = phases_of(receipt, released, adjacency)
     for direction in ("remove", "add"):
         line = receipt.get(direction)
