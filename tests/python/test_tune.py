@@ -121,7 +121,6 @@ def test_texts_that_are_not_declared_public_are_refused_before_a_trial_runs(tuni
     ([*RATES, "--tuning-note", "mine"], {}, "the recipe says itself"),
     ([*RATES, "--version"], {}, "it trains nothing"),
     ([*RATES, "--sample-prompt", "Once", "--tokenizer", "gpt2"], {}, "a recipe cannot hold it"),
-    ([*RATES, "--public-note", "web # 2"], {}, "--public-note must hold no '#' for tuning"),
     ([*RATES, "--public-note", "two\nlines"], {}, "a recipe cannot; give it to the private run"),
     ([*RATES, "--noise-blt", "2"], {}, "--noise-blt is not for tuning"),
     ([*RATES, "--max-batch", "10"], {}, "--max-batch must be auto for tuning, got 10"),

@@ -305,7 +305,7 @@ def test_a_damaged_tokenizer_is_a_user_error_from_python_too(work):
 
 @pytest.mark.parametrize(("text", "message"), [
     ("noise-multiplier = 9\nclip-norm = 1\nnoise-multiplier = 2\n", "--config gives --noise-multiplier twice"),
-    ('public-note = "web # 2"\n', "no # within quotes, line 1 does"),
+    ('public-note = web "# 2"\n', "quotes around a value that holds # or ;, and a space before a comment, line 1"),
     ("public-note = [web\nclip-norm = 0.5\n", "close each list with ], that of line 1"),
 ])  # fmt: skip
 def test_a_file_of_flags_that_would_be_read_otherwise_is_refused(program, text, message):
