@@ -15,10 +15,6 @@ using nlohmann::json;
 
 json finite_or_null(double value) { return std::isfinite(value) ? json(value) : json(nullptr); }
 
-void say(const std::vector<std::string>& notes) {
-  for (const std::string& note : notes) std::cerr << "note: " << note << '\n';
-}
-
 template <typename Bound>
 json to_json(const Bound& bound, const Run& run, const std::vector<std::string>& notes) {
   json all = {{"lower", finite_or_null(bound.lower)},  {"estimate", finite_or_null(bound.estimate)},

@@ -107,7 +107,7 @@ int run_report(const ReportOptions& o) {
   require_apart(o);
   require_nothing_there(o);
   const LedgerContents ledger = open_ledger(o.ledger);
-  if (ledger.dropped_partial_line) std::cerr << "note: " << cut_short_note(o.ledger, ledger) << '\n';
+  if (ledger.dropped_partial_line) say({cut_short_note(o.ledger, ledger)});
   const std::optional<double> stated = stated_delta(ledger);
   if (o.delta.empty() && !stated) throw std::invalid_argument("--delta must be given: the ledger states none");
   const Delta delta(o.delta.empty() ? *stated : parse_number("--delta", o.delta));
@@ -195,7 +195,7 @@ int run_verify(const VerifyOptions& o) {
   } else {
     for (const Finding& finding : findings) {
       const std::string verdict = verdict_text(finding.verdict);
-      std::cout << verdict << std::string(13 - verdict.size(), ' ') << finding.what << '\n';
+      std::cout << verdict << std::string(13 - verdict.size(), ' ') << one_line(finding.what) << '\n';
     }
     std::cout << (differs == 0 ? head ? "Nothing differs." : "Nothing differs that a chain without a head shows."
                                : std::to_string(differs) + (differs == 1 ? " value differs." : " values differ."))

@@ -36,7 +36,7 @@ json to_json(const std::vector<double>& at, const std::vector<TestPower>& found,
 int run_tradeoff(const TradeoffOptions& o) {
   std::vector<std::string> notes;
   const Run run = o.run.read(o.accounting, notes);
-  for (const std::string& note : notes) std::cerr << "note: " << note << '\n';
+  say(notes);
   const bool neither = o.rates.empty() && o.priors.empty();
   const auto rates = parse_numbers("--false-positive-rates", neither ? "0.1,0.01,0.001,0.0001" : o.rates);
   const auto priors = parse_numbers("--priors", o.priors);

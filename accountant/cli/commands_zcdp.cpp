@@ -36,7 +36,7 @@ int run_zcdp(const Concentrated& o) {
     std::cout << all.dump(2) << '\n';
     return 0;
   }
-  for (const std::string& note : notes) std::cerr << "note: " << note << '\n';
+  say(notes);
   std::cout << "rho <= " << up(bound.rho, 6);
   if (bound.xi > 0) std::cout << ", xi <= " << up(bound.xi, 6);
   if (truncated)

@@ -1,6 +1,7 @@
 #include "accountant/cli/run_options.h"
 
 #include <filesystem>
+#include <iostream>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
@@ -9,6 +10,7 @@
 #include "accountant/ledger/durable_file.h"
 #include "accountant/ledger/strict_json.h"
 #include "accountant/report/parts.h"
+#include "accountant/standard_streams.h"
 
 namespace ghostshard::accountant::cli {
 namespace {
@@ -194,6 +196,10 @@ LedgerContents open_ledger(const std::string& path) {
 std::string cut_short_note(const std::string& path, const LedgerContents& ledger) {
   return "the last line of " + path + " is cut short, as by a crash: its release had not been permitted yet; the " +
          std::to_string(ledger.entries.size()) + " whole releases before it are counted";
+}
+
+void say(const std::vector<std::string>& notes) {
+  for (const std::string& note : notes) std::cerr << "note: " << one_line(note) << '\n';
 }
 
 std::optional<double> stated_delta(const LedgerContents& ledger) {

@@ -53,6 +53,9 @@ LedgerContents open_ledger(const std::string& path);
 // The note on a ledger whose last line is cut short.
 std::string cut_short_note(const std::string& path, const LedgerContents& ledger);
 
+// To standard error, a line each.
+void say(const std::vector<std::string>& notes);
+
 // The delta in the ledger's header, if it states one.
 std::optional<double> stated_delta(const LedgerContents& ledger);
 

@@ -8,6 +8,7 @@
 
 #include "accountant/ledger/durable_file.h"
 #include "accountant/report.h"
+#include "accountant/standard_streams.h"
 
 namespace ghostshard::accountant {
 
@@ -16,14 +17,14 @@ using nlohmann::json;
 std::string summarize_report(const json& report) {
   const json& guarantee = report.at("guarantee");
   const json& steps = report.at("population_and_steps");
-  const auto shown = [](const json& value) {
+  const auto shown = [](const json& value) {  // a ledger's words may be a stranger's: a terminal would obey some
     if (value.is_null()) return std::string("none found");
-    return value.is_string() ? value.get<std::string>() : value.dump();
+    return one_line(value.is_string() ? value.get<std::string>() : value.dump());
   };
   const bool applies = guarantee.at("applies") == json(true);
   const json& epsilon = guarantee.at(applies ? "epsilon" : "epsilon_if_it_applied");
   std::ostringstream text;
-  text << guarantee.at("statement").get<std::string>() << '\n';
+  text << shown(guarantee.at("statement")) << '\n';
   text << "  accountant       " << shown(guarantee.at("accountant"));
   if (epsilon.at("upper").is_null())
     text << ", which found no finite epsilon\n";

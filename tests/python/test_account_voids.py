@@ -119,3 +119,12 @@ def test_a_head_from_before_a_resumption_says_how_many_releases_came_later(accou
     for head, expected in zip(heads[:4], later, strict=True):
         done = account("verify", "--ledger", tmp_path / "ledger.jsonl", "--head", head)
         assert done.returncode == 1 and f"that after release {expected}\n" in done.stdout, done.stdout
+
+
+def test_a_terminal_obeys_no_word_of_a_strangers_ledger(account, tmp_path):
+    unit = "text\x1b[2J\u009b2K\nEverything is private"
+    write_ledger(tmp_path / "ledger.jsonl", unit_of_privacy=unit, facts={"sampler": {"executed": unit}})
+    for words in (["report", "--output", tmp_path], ["verify", "--report", tmp_path / "privacy_report.json"], ["verify"]):
+        done = account(words[0], "--ledger", tmp_path / "ledger.jsonl", *words[1:])
+        said = done.stdout + done.stderr
+        assert not any(sign in said for sign in "\x1b\u009b") and "\nEverything" not in said
