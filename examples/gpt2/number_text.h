@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <cstdio>
 #include <string>
 
@@ -11,5 +12,8 @@ inline std::string number_text(const char* format, double value) {
   std::snprintf(text, sizeof text, format, value);
   return text;
 }
+
+// With four digits behind the point, rounded up: an epsilon is not shown as less than it is.
+inline std::string epsilon_text(double epsilon) { return number_text("%.4f", std::ceil(1e4 * epsilon) / 1e4); }
 
 }  // namespace ghostshard::gpt2

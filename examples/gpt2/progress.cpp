@@ -49,7 +49,7 @@ void Progress::show(const StepFacts& facts) {
                 static_cast<long long>(steps_), rate > 0 ? 1 / rate : 0.0, clock_text(left).c_str());
   line += text;
   if (facts.epsilon) {
-    std::snprintf(text, sizeof text, "  epsilon %.3f", *facts.epsilon);
+    std::snprintf(text, sizeof text, "  epsilon %.3f", std::ceil(1e3 * *facts.epsilon) / 1e3);
     line += text;
   }
   if (public_loss_) {

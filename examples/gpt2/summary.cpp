@@ -21,7 +21,7 @@ void announce_budget(const Options& o, const dp::DpPlan& plan) {
   const double delta = plan.delta().value(), inverse_n = 1.0 / static_cast<double>(plan.config().units);
   std::cerr << "Budget: noise multiplier " << number_text("%.4f", plan.noise_multiplier().value()) << ", clip norm "
             << number_text("%g", o.clip_norm) << clipping_text(plan) << ", epsilon "
-            << number_text("%.4f", plan.epsilon_after(plan.config().steps).upper) << " at delta "
+            << epsilon_text(plan.epsilon_after(plan.config().steps).upper) << " at delta "
             << number_text("%g", delta) << " after all steps\n";
   if (delta >= inverse_n) {
     std::cerr << "warning: delta should be well below 1/n = " << number_text("%g", inverse_n) << "; at "
@@ -41,9 +41,9 @@ void announce_repeated_steps(const dp::FoundRun& found, const dp::Extent& extent
   const double whole = plan.epsilon_after(found.rounds, extent.first, extent.planned - extent.first).upper;
   std::cerr << repeated
             << " step(s) after it were charged, but their results are lost: they are repeated with fresh sampling and "
-            << "noise and charged again; to the planned end that would be epsilon " << number_text("%.4f", whole)
+            << "noise and charged again; to the planned end that would be epsilon " << epsilon_text(whole)
             << (promises ? " (promised: " : " (planned: ")
-            << number_text("%.4f", promises ? plan.promised_epsilon().value() : planned) << ")\n";
+            << epsilon_text(promises ? plan.promised_epsilon().value() : planned) << ")\n";
   if (extent.last < extent.planned) {
     std::cerr << "To keep " << (promises ? "the promise" : "the limit") << " the run will end after step "
               << extent.last << " of " << extent.planned << "; --epsilon-limit raises it\n";
@@ -68,7 +68,7 @@ void summarize_early_end(const Options& o, const dp::Extent& extent, const dp::P
   std::cout << "Ended after step " << extent.last << " of " << extent.planned
             << ": further steps would break the promised or given epsilon"
             << (registered ? ", or the budget register's limit" : "") << cause << "; --resume --epsilon-limit "
-            << number_text("%.4f", std::ceil(1e4 * epsilon) / 1e4) << " would go on to the end"
+            << epsilon_text(epsilon) << " would go on to the end"
             << (registered ? " if the register has room" : "") << '\n';
 }
 

@@ -91,3 +91,14 @@ def test_only_texts_declared_public_and_not_private_too_are_evaluated(program, d
 def test_a_text_without_a_prediction_may_stand_in_both(program):
     write_data(program.folder / "public.safetensors", [*texts([1, 9], seed=7), texts(LENGTHS)[0]], "public")
     assert program.run(arguments(PRIVATE, eval_data="public.safetensors")).code == 0
+
+
+def test_no_epsilon_is_shown_as_less_than_it_is(program):
+    done = program.run(arguments(PRIVATE))
+    assert done.code == 0, done.err
+    upper = report(program.folder / "run")["guarantee"]["epsilon"]["upper"]
+    planned = float(re.search(r"epsilon (\S+) at delta", done.err)[1])
+    spent = [float(shown) for shown in re.findall(r"left  epsilon (\S+)", done.err)]
+    assert upper <= planned < upper + 1e-4 and upper <= spent[-1] < upper + 1e-3
+    after = [line["epsilon"] for line in metrics(program.folder / "run")]
+    assert all(any(epsilon <= shown < epsilon + 1e-3 for epsilon in after) for shown in spent)
