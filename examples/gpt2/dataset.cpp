@@ -130,6 +130,12 @@ Dataset::Dataset(const std::filesystem::path& path, int64_t vocab_size, int64_t 
     unit_offsets_.resize(offsets_.size());
     std::iota(unit_offsets_.begin(), unit_offsets_.end(), 0);
   }
+  // The report names the unit by it: a text is protected within a group of its own alone, a user only as a whole.
+  if ((unit_of_privacy() == "text") == grouped_) {
+    throw std::invalid_argument(name + ": the unit that the file names must be " +
+                                (grouped_ ? "what unit_offsets group texts to, e.g. user, is \"text\""
+                                          : "text, as there are no unit_offsets that group texts to others"));
+  }
   row_counts_.assign(static_cast<size_t>(units()), 0);
   size_t unit = 0;
   for (size_t u = 0; u + 1 < offsets_.size(); ++u) {

@@ -103,3 +103,14 @@ def test_bfloat16_trains_and_saves_float32(program, flags):
     # Losses of order 3.5 from logits rounded at 2^-9.
     assert found["bfloat16"][0] == pytest.approx(found["float32"][0], abs=0.02)
     assert found["bfloat16"][0] != found["float32"][0]
+
+
+@pytest.mark.parametrize("groups, unit, message", [
+    (None, "user", "there are no unit_offsets that group texts to others"), (None, "patient", "there are no unit_offsets"),
+    (USERS, "text", 'what unit_offsets group texts to, e.g. user, is "text"'),
+])  # fmt: skip
+def test_a_unit_that_the_file_only_names_is_refused(program, groups, unit, message):
+    """The report would protect users of whom nobody knows which texts are theirs, or each text of a group that is clipped as one."""
+    write_users(program.folder / "users.safetensors", {"unit": unit}, unit_offsets=groups and numpy.array(groups, numpy.int64))
+    done = program.run(arguments(PRIVATE, data="users.safetensors", expected_batch="2"))
+    assert done.code == 2 and message in done.err and not (program.folder / "run").exists()
