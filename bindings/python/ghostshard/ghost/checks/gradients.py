@@ -41,6 +41,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 _PADDED_AGAIN = 20  # one in so many batches whose padding is known
 _MOST_EARLIER = 3  # forwards of a microbatch that are looked at beside its last
 _MOST_FUNCTIONS = 8
+_SMALL = 16  # units of a batch on one rank
 _MOST_LOOKS = 64  # with flags: one that is new in every batch makes no check of every batch
 
 
@@ -60,6 +61,7 @@ class AttributionCheck:
     """
 
     again = 1 / 600
+    more_looks = 3  # at batches after the first, where these are small: pairs of examples that meet are often in one half
     more_calls = 8  # of a criterion that are repeated: what is dropped beyond a threshold of the batch often moves with no half of it
 
     def __init__(self, control: Any, names: list[str]):
@@ -71,6 +73,7 @@ class AttributionCheck:
         self._functions: set[frozenset[str]] = set()  # between outputs and losses, when it was checked
         self._coins: random.Random | None = None  # the same on all ranks; from the first check on
         self._looked_at_one = False
+        self._looks_left: int | None = None  # None: no check was made yet
 
     def is_new(self, model: nn.Module, losses: torch.Tensor) -> bool:
         """Whether the model looks as it did at no check (hooks, code, flags), or the losses are formed of its outputs by functions that were in no loss
@@ -101,17 +104,17 @@ class AttributionCheck:
         if self._control is not None and self._settled:
             if units and packed not in self._settled:
                 raise ValueError(f"on several ranks all batches are packed or none is: this one is {_name(packed)}")
-            if not new and not self._by_lot():
+            if not new and not self._by_lot() and not self._looks_again():
                 self._look_at_criterions(losses)
                 return
-        elif packed in self._settled and known and not self._by_lot():
+        elif packed in self._settled and known and not self._by_lot() and not self._looks_again():
             self._look_at_criterions(losses)
             return
         look = () if repeat is None else self._look_of(repeat.model)
         # One seed for all: ranks that hold parts of the same units must choose the same half.
         calls = criterions_under(losses)
-        due, any_packed, any_plain, seed = self._highest(
-            [units > 1, units > 0 and packed, units > 0 and not packed, secrets.randbits(62)]
+        due, any_packed, any_plain, seed, most = self._highest(
+            [units > 1, units > 0 and packed, units > 0 and not packed, secrets.randbits(62), units]
         )
         if any_packed and any_plain:
             raise ValueError("on several ranks all batches are packed or none is: here some rank's are and another's are not")
@@ -120,7 +123,7 @@ class AttributionCheck:
         if not due:
             self._look_at_one(losses, repeat)
             return
-        half = set(random.Random(seed).sample(range(units), units // 2))
+        half = _half_of(units, seed)
         reached, undecided, output = -1, False, APART
         coins, masses = State(nn.Module(), losses.device), []
         for part in ([u in half for u in range(units)], [u not in half for u in range(units)], [True] * units):
@@ -152,6 +155,7 @@ class AttributionCheck:
             coins.again()
             self._refuse(-1, False, APART, *self._highest([PADDED if any(each.found for each in padded) else APART]), "")
         if not undecided:
+            self._looks_left = self.more_looks if self._looks_left is None and most <= _SMALL else self._looks_left or 0
             self._settled.add(bool(any_packed))
             self._looks.add(look)
             self._functions.add(functions_under(losses))
@@ -164,7 +168,7 @@ class AttributionCheck:
         self.more_calls -= 1
         units, calls = len(losses), criterions_under(losses)
         seed = self._highest([secrets.randbits(62)])[0]
-        half = set(random.Random(seed).sample(range(units), units // 2))
+        half = _half_of(units, seed)
         chosen = torch.tensor([u in half for u in range(units)], dtype=torch.bool)
         found = [each.reaches_others(chosen, losses.device) for each in calls] if units > 1 else []
         self._refuse(-1, False, APART, *self._highest([max([APART, *found])]), "")
@@ -242,6 +246,12 @@ class AttributionCheck:
                 "some of them. attribution_check=False leaves this check out"
             )
 
+    def _looks_again(self) -> bool:
+        if not self._looks_left:
+            return False
+        self._looks_left -= 1
+        return True
+
     def _by_lot(self) -> bool:
         return self._coins is not None and self._coins.random() < self.again
 
@@ -260,6 +270,12 @@ class AttributionCheck:
         with answered():
             dist.all_reduce(of_all, dist.ReduceOp.MAX, group=self._control)
         return of_all.tolist()
+
+
+def _half_of(units: int, seed: int) -> set[int]:
+    """Of an odd number of units: a batch that is paired with itself (turned round, neighbours) has no such half of whole pairs."""
+    size = units // 2
+    return set(random.Random(seed).sample(range(units), size - (size > 0 and size % 2 == 0)))
 
 
 def _look_of(model: nn.Module, *, flags: bool) -> tuple:
