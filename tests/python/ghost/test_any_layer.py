@@ -326,3 +326,25 @@ def test_a_bag_of_words(options):
     batch = torch.randint(0, 11, (4, 5)), torch.randint(0, 3, (4,))
     expected = oracle.clipped_sum(copy.deepcopy(model), class_loss, [batch], 0.3)
     assert oracle.worst_difference(Private(model, 0.3).step(class_loss, [batch]), expected) < SUM_TOLERANCE
+
+
+def test_a_parameter_without_elements_has_no_gradient():
+    """As the last projection of nn.AdaptiveLogSoftmaxWithLoss has in a narrow model."""
+
+    class Beside(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.none, self.bias = nn.Linear(6, 3), nn.Parameter(torch.zeros(0, 6)), nn.Parameter(torch.randn(3))
+
+        def forward(self, x):
+            return self.layer(x) + self.bias + nn.functional.linear(x, self.none).sum(1, keepdim=True)
+
+    torch.manual_seed(1)
+    model, batch = Beside(), (torch.randn(4, 6), torch.randint(0, 3, (4,)))
+    loss = lambda module, given: nn.functional.cross_entropy(module(given[0]), given[1], reduction="none")
+    expected = oracle.clipped_sum(copy.deepcopy(model), loss, [batch], 0.5)
+    private = Private(model, 0.5)
+    private.backward(loss, batch)
+    private.engine.release()
+    found = {name: p.grad for name, p in model.named_parameters() if p.numel()}
+    assert oracle.worst_difference(found, {name: expected[name] for name in found}) < SUM_TOLERANCE

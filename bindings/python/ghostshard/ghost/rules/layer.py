@@ -56,7 +56,8 @@ class Layer:
         self.numbers: dict[str, int] = {}  # of parameters, by name within the module
         for name, _ in module.named_parameters() if with_children else own_parameters(module):
             path, _, attribute = name.rpartition(".")
-            self.numbers[name] = engine.layout.index(module.get_submodule(path), attribute)
+            if (number := engine.layout.index(module.get_submodule(path), attribute)) >= 0:  # others have no elements
+                self.numbers[name] = number
 
     @property
     def session(self) -> Any:
