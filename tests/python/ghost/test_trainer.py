@@ -1,9 +1,11 @@
 """Hugging Face's Trainer: the plain one makes a loader of its own and is refused; the one of docs/python.md is right."""
 
+import json
 import re
 
 import pytest
 import torch
+from launch import HERE, run_ranks
 from torch.utils.data import DataLoader
 
 from ghostshard import PrivacyEngine
@@ -104,3 +106,16 @@ def test_a_number_of_all_labels_that_a_model_names_is_followed():
     logits = module(input_ids=batch["input_ids"], num_items_in_batch=batch["labels"].ne(-100).sum())
     with pytest.raises(ValueError, match="num_items_in_batch is not known to be of the batch.*sum joined its examples"):
         criterion(logits.transpose(1, 2), batch["labels"]).backward()
+
+
+@pytest.fixture(scope="module")
+def on_two_ranks(tmp_path_factory):
+    file = tmp_path_factory.mktemp("ranks") / "results.json"
+    run_ranks(HERE / "trainer_ranks_main.py", 2, str(file))
+    return json.loads(file.read_text())
+
+
+@pytest.mark.parametrize("formed_by", ["the model", "the criterion"])
+def test_losses_times_the_number_of_ranks_are_refused(formed_by, on_two_ranks):
+    assert all("each example's loss is 2 times what model or criterion formed" in said and "average_tokens_across_devices=False" in said for said in on_two_ranks[formed_by])
+    assert on_two_ranks[f"{formed_by}, error"] < 1e-4

@@ -40,6 +40,8 @@ class Inputs:
     finding: Any = None  # of provenance, as it is in the graph of the outputs
     token: Callable[[], Any] = lambda: None  # gives something as long as a graph holds an output
     own_losses: Any = None  # of checks/criterions.py, if the model formed its own
+    divided: bool = False  # a trainer gave the number of all targets with the batch
+    formed: torch.Tensor | None = None  # losses of its outputs then, as they were formed
     padding_was_compared: set[int] = field(default_factory=set)  # axes by outputs_follow(), which may find no output to compare
     pooled: bool = True  # no output has places of the batch's axes: found by outputs_follow()
     padded_outputs: dict[int, list[Any]] = field(default_factory=dict)  # that have places: found by outputs_follow()
@@ -54,6 +56,10 @@ class Inputs:
         if self.of_nobody:
             return 0
         return self.examples.shape[self.dim] if self.packing is None else self.packing.units
+
+    def note_losses(self, losses: torch.Tensor) -> None:
+        """One for each unit, as model or criterion formed them."""
+        self.formed = losses.detach() if self.divided else None
 
     def output_of_units(self, output: Any) -> Any:
         """The model's output, without the rows of a placeholder."""

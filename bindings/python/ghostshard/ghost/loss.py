@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from .batch import Inputs
 from .checks.criterions import leave_call_beside
 from .checks.paired_rows import refuse_pairs
 from .cross_entropy import cross_entropy, is_plain
@@ -41,8 +42,9 @@ def check_reduction(reduction: str) -> None:
         raise ValueError(f"loss_reduction must be 'mean' or 'sum', got {reduction!r}")
 
 
-def check_losses(losses: torch.Tensor, units: int) -> None:
-    """ValueError unless these are plain tensors, one loss for each unit."""
+def check_losses(losses: torch.Tensor, units: int, forwards: Sequence[Inputs] = (), ranks: int = 1) -> None:
+    """ValueError unless these are plain tensors, one loss for each unit, not times the number of ranks, as a trainer makes them that divides by the targets of
+    all ranks."""
     if isinstance(losses, DTensor):
         raise ValueError(
             "losses must be plain tensors, whole on every rank of the tensor-parallel axis: give the last layer "
@@ -52,6 +54,12 @@ def check_losses(losses: torch.Tensor, units: int) -> None:
         raise ValueError(
             f"a private step needs one loss for each of the {units} units of the batch, got {_what_else(losses, units)}. If logits were "
             "flattened, give the criterion their shape before: criterion(logits.view(-1, V), labels.view(-1), shape=logits.shape)"
+        )
+    formed = forwards[-1].formed if forwards else None
+    if ranks > 1 and formed is not None and len(formed) == len(losses) > 0 and bool(formed.any()) and torch.allclose(losses.detach(), formed * ranks, equal_nan=True):
+        raise ValueError(
+            f"each example's loss is {ranks} times what model or criterion formed, on {ranks} ranks: Transformers' Trainer multiplies by their number, since it takes losses for ones that were divided by the "
+            "targets of all ranks, and each example would be clipped with a gradient as many times as large. Pass TrainingArguments(average_tokens_across_devices=False)"
         )
 
 
@@ -240,7 +248,10 @@ class PrivateCriterion(nn.Module, DPLossFastGradientClipping):
             losses, valid = as_units(losses, found.order), None if valid is None else as_units(valid, found.order)
         elif shape is not None and losses.shape[0] == shape[0] * shape[1]:
             losses, valid = _of_rows(losses, valid, shape[0])
-        return PrivateLoss(self.engine, reduce_units(losses, valid, self.loss_reduction), self.loss_reduction)
+        losses = reduce_units(losses, valid, self.loss_reduction)
+        if self.engine.forwards:
+            self.engine.forwards[-1].note_losses(losses)
+        return PrivateLoss(self.engine, losses, self.loss_reduction)
 
     def _reduced(self, units: int, *args: Any, **kwargs: Any) -> torch.Tensor:
         """[units], also of losses [units · rows, ...]."""

@@ -77,7 +77,7 @@ class PatchedModel:
         self._masking = masking(model)
         self._given: batch.Inputs | None = None  # of the last forward
         self._padding: tuple = ()  # of the last forward's examples
-        self._repeating = False
+        self._repeating = self._divided = False
         self._handles: list = []
         self._patched: list[nn.Module] = []
         self._replaced: list[tuple[nn.Module, str]] = []  # methods of instances
@@ -212,7 +212,8 @@ class PatchedModel:
             return None
         engine = self._engine
         if engine is not None and engine.recording and self._transformer is not None:
-            kwargs = batch.without_divisor(module, kwargs)
+            given_by_a_trainer, kwargs = kwargs, batch.without_divisor(module, kwargs)
+            self._divided = given_by_a_trainer is not kwargs
             refuse_masks(self._masking)
             refuse_noise(self._transformer)
         keywords = packing.keywords_of(module, kwargs)
@@ -226,7 +227,7 @@ class PatchedModel:
         if engine is not None:
             if engine.recording:
                 given.padding, given.listed, given.buffers = self._padding, engine.provenance.listed, engine.weights.buffers.before
-                given.own = engine.provenance.own
+                given.own, given.divided = engine.provenance.own, self._divided
                 self.own_loss.begin(given)
             engine.begin_forward(given)
         return given.args, given.kwargs
@@ -254,6 +255,7 @@ class PatchedModel:
             return self._give_back(output)
         self._mark(losses)
         given.own_losses = leave_own_losses_beside(losses)
+        given.note_losses(losses)
         output = self._give_back(output, logits_of(output))
         output["loss"] = PrivateLoss(engine, losses, engine.loss_reduction)
         if hasattr(output, "move_to_end"):
