@@ -8,7 +8,9 @@ different parts of cut parameters. Where a model lies follows from its parameter
 from __future__ import annotations
 
 import atexit
+import os
 import time
+import warnings
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -81,13 +83,24 @@ def ranks_of(model: nn.Module, layout: Layout, *, fsdp: bool) -> Ranks:
         return _connect(_mesh_of(layout, fsdp=fsdp), layout)
     if replicated:
         return _connect(torch.arange(dist.get_world_size()).view(-1, 1, 1), layout)
-    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+    if world_size() > 1:
         raise ValueError(
             f"{type(model).__name__} is a plain model on {dist.get_world_size()} ranks: each would train one of its own, with "
             "noise of its own, and epsilon would count one. Shard it with FSDP2Wrapper or fully_shard "
             "(grad_sample_mode='ghost_fsdp'), or wrap it in DifferentiallyPrivateDistributedDataParallel"
         )
+    if not dist.is_initialized() and os.environ.get("WORLD_SIZE", "1") not in ("", "1") and "RANK" in os.environ:
+        warnings.warn(
+            f"a launcher started {os.environ['WORLD_SIZE']} processes (WORLD_SIZE), and torch.distributed is not begun: each trains a model of its own on all the data, with noise of its own, "
+            "and its epsilon is of that model alone. To train one model call make_private() after init_process_group() (TrainingArguments and Accelerator call it, too)",
+            stacklevel=6,
+        )
     return Ranks(device_of(layout))
+
+
+def world_size() -> int:
+    """Of torch.distributed, as it is now: 1 before it is begun."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def is_replicated(model: nn.Module) -> bool:
@@ -222,4 +235,4 @@ def _group(ranks: torch.Tensor, purpose: str, backend: str = "gloo") -> Any:
         ) from error
 
 
-__all__ = ["Ranks", "is_replicated", "ranks_of"]
+__all__ = ["Ranks", "is_replicated", "ranks_of", "world_size"]

@@ -13,7 +13,7 @@ from torch import nn
 from ...lost_ranks import answered
 from ..layout import Layout
 from ..provenance import NoProvenance, Provenance, guard
-from ..ranks import Ranks
+from ..ranks import Ranks, world_size
 from .agreement import BACKWARD, EVALUATION, FORWARD, SAVING, STEP, Agreement
 from .batches import Batches
 from .held_weights import HeldWeights
@@ -28,6 +28,11 @@ _FORKED = (
     "goes out when one takes the difference. Call make_private() in the process that trains"
 )
 
+_BEGUN_LATER = (
+    "torch.distributed was begun with {} ranks after make_private(), which found this process alone: each rank would train a model of its own on all the data, with noise of its own, "
+    "and epsilon would count one. Call make_private() after init_process_group() (TrainingArguments and Accelerator call it, too), with a model in DistributedDataParallel or sharded by FSDP2Wrapper"
+)
+
 
 class Gate:
     """communicates: a forward does, so that ranks must meet before it."""
@@ -38,7 +43,7 @@ class Gate:
         self._replicas = Replicas(ranks, self.weights)
         self._agree = Agreement(ranks.control, self._replicas.refuse_apart)
         self._communicates = communicates and ranks.control is not None
-        self._process = os.getpid()
+        self._process, self._world = os.getpid(), world_size()
         self._batches: Batches | None = None
         self._nobodys = NoProvenance()
         guard(layout)
@@ -160,6 +165,8 @@ class Gate:
     def _refuse_copies(self) -> None:
         if os.getpid() != self._process:
             raise RuntimeError(_FORKED)
+        if (now := world_size()) > self._world:
+            raise RuntimeError(_BEGUN_LATER.format(now))
 
 
 __all__ = ["NO_FORWARD", "Gate"]
