@@ -200,7 +200,8 @@ void register_session(RunBeginning& begun, const RunOptions& options) {
   Extent& extent = begun.extent;
   const int64_t steps = extent.last - extent.first;
   const int64_t charges = begun.registered->begin(*options.budget_register, *begun.plan, run, session,
-                                                  registered_charges_of(*begun.plan, steps));
+                                                  registered_charges_of(*begun.plan, steps),
+                                                  begun.resumed ? begun.resumed->rounds.most() : 0);
   extent.last = extent.first + std::min(steps, steps_of_registered(*begun.plan, charges));
 }
 

@@ -1,6 +1,7 @@
 #include "dp/run/registered_budget.h"
 
 #include <algorithm>
+#include <stdexcept>
 #include <vector>
 
 #include "fsdp/agree.h"
@@ -27,6 +28,21 @@ int64_t charges_that_fit(const accountant::BudgetRegister& budgets, const std::s
   return fitting;
 }
 
+// A run is charged there before its ledger is: a register that knows it, but of less, was put back to an earlier state.
+void require_all_charged(const std::filesystem::path& file, const std::string& run, int64_t spent) {
+  int64_t charged = 0;
+  bool known = false;
+  for (const accountant::BudgetSession& session : accountant::read_budget_register(file).sessions) {
+    if (session.run != run) continue;
+    known = true;
+    for (const accountant::Charge& charge : session.charges) charged += charge.count;
+  }
+  if (!known || charged >= spent) return;
+  throw std::invalid_argument("the budget register " + file.string() + " must hold all that the run was charged (" +
+                              std::to_string(spent) + " by its ledger), it holds " + std::to_string(charged) +
+                              ": it was put back to an earlier state, so what all runs have spent cannot be known");
+}
+
 }  // namespace
 
 int64_t registered_charges_of(const DpPlan& plan, int64_t steps) {
@@ -38,10 +54,11 @@ int64_t steps_of_registered(const DpPlan& plan, int64_t charges) {
 }
 
 int64_t RegisteredBudget::begin(const BudgetRegisterOptions& options, const DpPlan& plan, const std::string& run,
-                                const std::string& session, int64_t charges) {
+                                const std::string& session, int64_t charges, int64_t spent) {
   register_ = accountant::BudgetRegister::open(options.file, plan.config().adjacency);
   data_ = register_->fingerprint(options.data_digest);
   session_ = session;
+  if (run != session) require_all_charged(options.file, run, spent);
   (void)register_->agree_on_limit(data_, options.limit, plan.delta());
   const auto begin_with = [&](int64_t planned) {
     register_->begin({.data = data_,

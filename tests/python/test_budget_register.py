@@ -152,6 +152,26 @@ def test_a_resumed_run_needs_the_register_that_it_began_with(program):
     assert other.code == 2 and "does not know the run" in other.err
 
 
+@pytest.mark.parametrize("kind", [{}, {"noise_bands": "4"}, {"sampling": "balls-in-bins"}], ids=["plain", "groups", "passes"])
+def test_a_register_that_was_put_back_is_not_gone_on_with(program, kind):
+    """All runs would be said to have spent less than this one alone."""
+    flags = {"steps": "12", "checkpoint_every": "3", "keep_checkpoints": "9", **kind}
+    assert program.run(words(300, **flags)).code == 0
+    run, register = program.folder / "run", program.folder / "budgets.jsonl"
+    (run / "privacy_report.json").unlink()
+    shutil.rmtree(run / "model")
+    shutil.rmtree(run / "checkpoints" / "step-000000000012")
+    whole = register.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    register.write_bytes(b"".join(lines[: next(number for number, line in enumerate(lines) if b'"charge"' in line)]))
+    before = everything_in(program.folder)
+    done = program.run(words(300, **flags, resume=""))
+    assert done.code == 2 and "it was put back to an earlier state" in done.err and done.err.count("\n") == 1, done
+    assert everything_in(program.folder) == before
+    register.write_bytes(whole)
+    assert program.run(words(300, **flags, resume="")).code == 0
+
+
 def test_a_damaged_checkpoint_is_refused_before_the_register_is_written(program):
     flags = {"steps": "9", "checkpoint_every": "2", "keep_checkpoints": "9"}
     assert program.run(words(30, **flags)).code == 0
