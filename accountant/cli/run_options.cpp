@@ -114,7 +114,8 @@ std::vector<std::pair<Event, int64_t>> from_file(const std::string& path) {
   return events_from_dp_accounting(parsed("--dp-event", text, "the content of " + path + " is not"));
 }
 
-// The releases of a ledger that its report charges a unit for, in order. A run that a report claims nothing of is refused.
+// The releases of a ledger that its report charges a unit for, in order. A run that a report claims nothing of is
+// refused.
 void add_charged(const LedgerContents& ledger, std::vector<std::pair<Event, int64_t>>& phases,
                  std::vector<std::string>& notes) {
   const report_parts::Spent spent = report_parts::spent_by(ledger);

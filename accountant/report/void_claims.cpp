@@ -92,8 +92,8 @@ bool shows_unnoised(const json& facts) {
 std::vector<std::string> void_reasons(const json& header, const Spent& spent, const json& facts) {
   std::vector<std::string> reasons;
   const json stated = header.value("sampler", json());  // beside the one that facts name
-  const bool executed = sampler_section(spent, facts.value("sampler", json::object())).at("executed_is_assumed") !=
-                        json(false);
+  const bool executed =
+      sampler_section(spent, facts.value("sampler", json::object())).at("executed_is_assumed") != json(false);
   const bool announced = spent.samplers.empty() || !stated.is_string() || stated == json(assumed_sampler(spent));
   if (!executed || !announced)
     reasons.push_back("the sampler that ran is not the " + assumed_sampler(spent) + " sampler that was accounted");

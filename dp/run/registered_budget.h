@@ -32,8 +32,8 @@ class RegisteredBudget {
  public:
   // For rank 0, which registers a session of so many charges. run: the run's id, session: this process's; they differ
   // if the run was resumed. spent: the charges of one unit in its ledger, of which the register must know. Returns how
-  // many were planned: of a resumed run, which lost what it was charged ahead, as many as the limit has room for. Throws
-  // as BudgetRegister does, BudgetExceeded if the plan does not fit, or nothing of it.
+  // many were planned: of a resumed run, which lost what it was charged ahead, as many as the limit has room for.
+  // Throws as BudgetRegister does, BudgetExceeded if the plan does not fit, or nothing of it.
   int64_t begin(const BudgetRegisterOptions& options, const DpPlan& plan, const std::string& run,
                 const std::string& session, int64_t charges, int64_t spent);
   // For rank 0: the run does not come to its first step.

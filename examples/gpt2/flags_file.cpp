@@ -145,9 +145,9 @@ std::vector<std::string> values_of_entry(Reader& in, bool several) {
   } else {
     const std::string all = in.bare();
     values = several ? split_at_commas(all) : std::vector{all};
-    const bool apart =
-        several && std::any_of(values.begin(), values.end(),
-                               [](const std::string& one) { return one.find_first_of(" \t") != std::string::npos; });
+    const bool apart = several && std::any_of(values.begin(), values.end(), [](const std::string& one) {
+                         return one.find_first_of(" \t") != std::string::npos;
+                       });
     if (apart) refuse("have commas between the values of a flag", line);
   }
   in.skip_spaces();

@@ -21,8 +21,8 @@ void announce_budget(const Options& o, const dp::DpPlan& plan) {
   const double delta = plan.delta().value(), inverse_n = 1.0 / static_cast<double>(plan.config().units);
   std::cerr << "Budget: noise multiplier " << number_text("%.4f", plan.noise_multiplier().value()) << ", clip norm "
             << number_text("%g", o.clip_norm) << clipping_text(plan) << ", epsilon "
-            << epsilon_text(plan.epsilon_after(plan.config().steps).upper) << " at delta "
-            << number_text("%g", delta) << " after all steps\n";
+            << epsilon_text(plan.epsilon_after(plan.config().steps).upper) << " at delta " << number_text("%g", delta)
+            << " after all steps\n";
   if (delta >= inverse_n) {
     std::cerr << "warning: delta should be well below 1/n = " << number_text("%g", inverse_n) << "; at "
               << number_text("%g", delta) << " publishing one text whole would be allowed\n";
@@ -68,8 +68,8 @@ void summarize_early_end(const Options& o, const dp::Extent& extent, const dp::P
   std::cout << "Ended after step " << extent.last << " of " << extent.planned
             << ": further steps would break the promised or given epsilon"
             << (registered ? ", or the budget register's limit" : "") << cause << "; --resume --epsilon-limit "
-            << epsilon_text(epsilon) << " would go on to the end"
-            << (registered ? " if the register has room" : "") << '\n';
+            << epsilon_text(epsilon) << " would go on to the end" << (registered ? " if the register has room" : "")
+            << '\n';
 }
 
 // Without what a terminal would obey.
