@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "accountant/blt_rows.h"
 #include "dp/planning/band_coefficients.h"
 #include "dp/planning/blt_coefficients.h"
 #include "dp/planning/chain_decay.h"
@@ -127,6 +128,11 @@ dp::NoiseChain noise_chain(const Options& options, const ParameterRules& rules,
 dp::NoiseBlt noise_blt(const Options& options, const ParameterRules& rules, const std::vector<fsdp::BlockSpec>& blocks,
                        const fsdp::LearningRateSchedule& rate, int64_t separation) {
   if (options.noise_blt == 0) return {};
+  if (rate.steps > accountant::BltRows::kMostSteps) {  // before weights are made for each of them
+    throw std::invalid_argument("--noise-blt is for runs of at most " +
+                                std::to_string(accountant::BltRows::kMostSteps) + " steps, got " +
+                                std::to_string(rate.steps));
+  }
   const auto found = dp::optimal_blt(options.noise_blt, separation, workloads_of(rules, blocks, rate));
   dp::NoiseBlt blt;
   blt.outputs.assign(found.outputs.begin(), found.outputs.end());

@@ -100,8 +100,9 @@ def test_two_ranks_end_as_one_does(keyed):
     ({"max_batch": "20"}, "noise buffers are derived for batches that are not truncated"),
     ({"budget_register": "register.jsonl", "budget_limit": "9"}, "--budget-register counts steps that cost the same"),
     ({"noise_blt": "17"}, "--noise-blt"),
+    ({"noise_blt": "2", "steps": "100001"}, "--noise-blt is for runs of at most 100000 steps, got 100001"),
     ({"noise_multiplier": None, "noise_key_file": None, "non_private": ""}, "--noise-blt correlates the noise of private steps"),
-], ids=["bands", "chain", "bins", "adaptive", "max_batch", "register", "too_many", "no_privacy"])  # fmt: skip
+], ids=["bands", "chain", "bins", "adaptive", "max_batch", "register", "too_many", "too_long", "no_privacy"])  # fmt: skip
 def test_buffers_that_cannot_be_are_refused(keyed, changes, message):
     done = keyed.run(arguments(BUFFERED, **changes))
     assert done.code == 2 and message in done.err, done.err
