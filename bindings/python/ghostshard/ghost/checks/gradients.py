@@ -61,7 +61,7 @@ class AttributionCheck:
     """
 
     again = 1 / 600
-    more_looks = 3  # at batches after the first, where these are small: pairs of examples that meet are often in one half
+    more_looks = 3  # at the first batch, with other halves, if it is small: examples that meet are often in one half
     more_calls = 8  # of a criterion that are repeated: what is dropped beyond a threshold of the batch often moves with no half of it
 
     def __init__(self, control: Any, names: list[str]):
@@ -73,7 +73,6 @@ class AttributionCheck:
         self._functions: set[frozenset[str]] = set()  # between outputs and losses, when it was checked
         self._coins: random.Random | None = None  # the same on all ranks; from the first check on
         self._looked_at_one = False
-        self._looks_left: int | None = None  # None: no check was made yet
 
     def is_new(self, model: nn.Module, losses: torch.Tensor) -> bool:
         """Whether the model looks as it did at no check (hooks, code, flags), or the losses are formed of its outputs by functions that were in no loss
@@ -104,15 +103,14 @@ class AttributionCheck:
         if self._control is not None and self._settled:
             if units and packed not in self._settled:
                 raise ValueError(f"on several ranks all batches are packed or none is: this one is {_name(packed)}")
-            if not new and not self._by_lot() and not self._looks_again():
+            if not new and not self._by_lot():
                 self._look_at_criterions(losses)
                 return
-        elif packed in self._settled and known and not self._by_lot() and not self._looks_again():
+        elif packed in self._settled and known and not self._by_lot():
             self._look_at_criterions(losses)
             return
         look = () if repeat is None else self._look_of(repeat.model)
         # One seed for all: ranks that hold parts of the same units must choose the same half.
-        calls = criterions_under(losses)
         due, any_packed, any_plain, seed, most = self._highest(
             [units > 1, units > 0 and packed, units > 0 and not packed, secrets.randbits(62), units]
         )
@@ -123,6 +121,17 @@ class AttributionCheck:
         if not due:
             self._look_at_one(losses, repeat)
             return
+        halves = random.Random(seed)
+        looks = 1 + (self.more_looks if not self._settled and most <= _SMALL else 0)
+        decided = [self._look_at(session, losses, repeats, look, packed=packed, seed=halves.getrandbits(62)) for _ in range(looks)]
+        if all(decided):
+            self._settled.add(bool(any_packed))
+            self._looks.add(look)
+            self._functions.add(functions_under(losses))
+
+    def _look_at(self, session: Any, losses: torch.Tensor, repeats: list[Repeat], look: tuple, *, packed: bool, seed: int) -> bool:
+        """With one half of the units, and the other. Whether it decided."""
+        units, calls = len(losses), criterions_under(losses)
         half = _half_of(units, seed)
         reached, undecided, output = -1, False, APART
         coins, masses = State(nn.Module(), losses.device), []
@@ -155,11 +164,8 @@ class AttributionCheck:
             coins.again()
             self._refuse(-1, False, APART, *self._highest([PADDED if any(each.found for each in padded) else APART]), "")
         if not undecided:
-            self._looks_left = self.more_looks if self._looks_left is None and most <= _SMALL else self._looks_left or 0
-            self._settled.add(bool(any_packed))
-            self._looks.add(look)
-            self._functions.add(functions_under(losses))
             self._padded |= {(look, place) for place in settled_axes(looked_at)}
+        return not undecided
 
     def _look_at_criterions(self, losses: torch.Tensor) -> None:
         """With other halves than at the check of the model, at so many microbatches after it."""
@@ -245,12 +251,6 @@ class AttributionCheck:
                 "whether the criterion keeps its examples apart cannot be told, because it takes no other outputs and targets in the place of "
                 "some of them. attribution_check=False leaves this check out"
             )
-
-    def _looks_again(self) -> bool:
-        if not self._looks_left:
-            return False
-        self._looks_left -= 1
-        return True
 
     def _by_lot(self) -> bool:
         return self._coins is not None and self._coins.random() < self.again
