@@ -1,11 +1,13 @@
-"""A model or a criterion that pairs the batch with itself: a half of whole pairs shows nothing of it."""
+"""A model that lets two examples meet: a half that has both shows nothing of it."""
+
+import itertools
 
 import pytest
 import torch
 from private_run import Run
 from torch import nn
 
-from ghostshard.ghost.checks.gradients import AttributionCheck
+from ghostshard.ghost.checks.gradients import AttributionCheck, _with_bit
 
 
 class Mixed(nn.Module):
@@ -34,21 +36,47 @@ def test_pairs_are_seen_at_the_first_batch(of, units):
             run.backward(*next(iter(run.loader)))
 
 
-@pytest.mark.parametrize("units", [7, 9])
-def test_an_example_that_is_left_over_does_not_hide_pairs(units, monkeypatch):
-    monkeypatch.setattr(AttributionCheck, "more_looks", 3)
-    for _ in range(8):
-        run = Run(model=Mixed(PAIRS["turned round"]), draws=(units,))
-        with pytest.raises(RuntimeError, match="an example's gradient must not depend on other examples"):
+class OneMeetsAnother(Mixed):
+    """The others are alone."""
+
+    def __init__(self, one, other):
+        super().__init__(None)
+        self.one, self.other = one, other
+
+    def forward(self, x):
+        h = torch.tanh(self.first(x))
+        met = torch.arange(len(h)) == self.one
+        return self.last(h + met.unsqueeze(1) * h[self.other % len(h)])
+
+
+@pytest.mark.parametrize("units", [2, 3, 7, 9, 16])
+def test_any_two_examples_of_a_small_first_batch_that_meet_are_seen(units, monkeypatch):
+    monkeypatch.setattr(AttributionCheck, "separates", True)
+    for one, other in ((0, 1), (units - 1, 0), (units // 2, units // 2 - 1)) * 2:  # halves are drawn by lot
+        run = Run(model=OneMeetsAnother(one, other), draws=(units,))
+        with pytest.raises(RuntimeError, match="an example's .* must not depend on other examples"):
             run.backward(*next(iter(run.loader)))
 
 
+@pytest.mark.parametrize("units", range(1, 17))
+def test_every_two_examples_are_apart_in_some_half(units):
+    for seed in range(20):
+        for most in range(units, 17):  # of another rank
+            halves = [_with_bit(bit, units, seed) for bit in range((most - 1).bit_length())]
+            for one, other in itertools.combinations(range(units), 2):
+                assert any((one in half) != (other in half) for half in halves)
+            assert all(0 < len(half) < units for half in halves if units > 1)
+
+
 def test_a_first_batch_that_is_large_is_looked_at_once(monkeypatch):
-    monkeypatch.setattr(AttributionCheck, "more_looks", 3)
-    for draws, checks in (((8,) * 6, 4), ((20,) * 6, 1), ((20, 8, 8, 8), 1)):
+    monkeypatch.setattr(AttributionCheck, "separates", True)
+    passes = {}
+    for draws in ((8,) * 6, (20,) * 6, (20, 8, 8, 8, 8, 8)):
         run = Run(draws=draws)
         seen = []
         run.model.register_forward_pre_hook(lambda *_, seen=seen: seen.append(1))
         for x, y in run.loader:
             run.step(x, y)
-        assert (len(seen) - len(draws)) % checks == 0 and (len(seen) > len(draws) + 3 * checks) and (checks > 1) == (len(seen) > 4 * len(draws))
+        passes[draws] = len(seen) - len(draws)
+    small, large, mixed = passes.values()
+    assert small == 3 * large and large == mixed > 0  # 8 examples have three halves

@@ -61,7 +61,7 @@ class AttributionCheck:
     """
 
     again = 1 / 600
-    more_looks = 3  # at the first batch, with other halves, if it is small: examples that meet are often in one half
+    separates = True  # every two examples of a first batch that is small: two that meet are often in one half
     more_calls = 8  # of a criterion that are repeated: what is dropped beyond a threshold of the batch often moves with no half of it
 
     def __init__(self, control: Any, names: list[str]):
@@ -121,18 +121,17 @@ class AttributionCheck:
         if not due:
             self._look_at_one(losses, repeat)
             return
-        halves = random.Random(seed)
-        looks = 1 + (self.more_looks if not self._settled and most <= _SMALL else 0)
-        decided = [self._look_at(session, losses, repeats, look, packed=packed, seed=halves.getrandbits(62)) for _ in range(looks)]
-        if all(decided):
+        halves = [_half_of(units, seed)]
+        if self.separates and not self._settled and most <= _SMALL:
+            halves = [_with_bit(bit, units, seed) for bit in range((most - 1).bit_length())]
+        if all(self._look_at(session, losses, repeats, look, half, packed=packed, seed=seed) for half in halves):
             self._settled.add(bool(any_packed))
             self._looks.add(look)
             self._functions.add(functions_under(losses))
 
-    def _look_at(self, session: Any, losses: torch.Tensor, repeats: list[Repeat], look: tuple, *, packed: bool, seed: int) -> bool:
+    def _look_at(self, session: Any, losses: torch.Tensor, repeats: list[Repeat], look: tuple, half: set[int], *, packed: bool, seed: int) -> bool:
         """With one half of the units, and the other. Whether it decided."""
         units, calls = len(losses), criterions_under(losses)
-        half = _half_of(units, seed)
         reached, undecided, output = -1, False, APART
         coins, masses = State(nn.Module(), losses.device), []
         for part in ([u in half for u in range(units)], [u not in half for u in range(units)], [True] * units):
@@ -276,6 +275,13 @@ def _half_of(units: int, seed: int) -> set[int]:
     """Of an odd number of units: a batch that is paired with itself (turned round, neighbours) has no such half of whole pairs."""
     size = units // 2
     return set(random.Random(seed).sample(range(units), size - (size > 0 and size % 2 == 0)))
+
+
+def _with_bit(bit: int, units: int, seed: int) -> set[int]:
+    """Of units in a random order, those whose place there has this bit: any two differ in one bit at least."""
+    order = random.Random(seed).sample(range(units), units)
+    bits = max(1, (units - 1).bit_length())  # another rank may have more
+    return {unit for place, unit in enumerate(order) if place >> bit % bits & 1}
 
 
 def _look_of(model: nn.Module, *, flags: bool) -> tuple:
