@@ -10,5 +10,4 @@ def checked_once(monkeypatch):
 
     monkeypatch.setattr(AttributionCheck, "again", 0)
     monkeypatch.setattr(AttributionCheck, "more_calls", 0)
-    monkeypatch.setattr(AttributionCheck, "separates", False)
     monkeypatch.setattr("ghostshard.loaders.collate_check._AGAIN", 0)

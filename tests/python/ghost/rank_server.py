@@ -31,7 +31,6 @@ READY = (
     opacus, peft, BertForQuestionAnswering, GPT2LMHeadModel, LlamaForCausalLM, T5ForConditionalGeneration, FSDP2Wrapper, PrivacyEngine, engine,
 )  # fmt: skip
 AttributionCheck.again = AttributionCheck.more_calls = 0  # conftest.py
-AttributionCheck.separates = False
 
 
 def become_rank(job: dict, rank: int, said: int) -> dict:

@@ -41,7 +41,6 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 _PADDED_AGAIN = 20  # one in so many batches whose padding is known
 _MOST_EARLIER = 3  # forwards of a microbatch that are looked at beside its last
 _MOST_FUNCTIONS = 8
-_SMALL = 16  # units of a batch on one rank
 _MOST_LOOKS = 64  # with flags: one that is new in every batch makes no check of every batch
 
 
@@ -61,7 +60,6 @@ class AttributionCheck:
     """
 
     again = 1 / 600
-    separates = True  # every two examples of a first batch that is small: two that meet are often in one half
     more_calls = 8  # of a criterion that are repeated: what is dropped beyond a threshold of the batch often moves with no half of it
 
     def __init__(self, control: Any, names: list[str]):
@@ -111,8 +109,9 @@ class AttributionCheck:
             return
         look = () if repeat is None else self._look_of(repeat.model)
         # One seed for all: ranks that hold parts of the same units must choose the same half.
-        due, any_packed, any_plain, seed, most = self._highest(
-            [units > 1, units > 0 and packed, units > 0 and not packed, secrets.randbits(62), units]
+        calls = criterions_under(losses)
+        due, any_packed, any_plain, seed = self._highest(
+            [units > 1, units > 0 and packed, units > 0 and not packed, secrets.randbits(62)]
         )
         if any_packed and any_plain:
             raise ValueError("on several ranks all batches are packed or none is: here some rank's are and another's are not")
@@ -121,17 +120,7 @@ class AttributionCheck:
         if not due:
             self._look_at_one(losses, repeat)
             return
-        halves = [_half_of(units, seed)]
-        if self.separates and not self._settled and most <= _SMALL:
-            halves = [_with_bit(bit, units, seed) for bit in range((most - 1).bit_length())]
-        if all(self._look_at(session, losses, repeats, look, half, packed=packed, seed=seed) for half in halves):
-            self._settled.add(bool(any_packed))
-            self._looks.add(look)
-            self._functions.add(functions_under(losses))
-
-    def _look_at(self, session: Any, losses: torch.Tensor, repeats: list[Repeat], look: tuple, half: set[int], *, packed: bool, seed: int) -> bool:
-        """With one half of the units, and the other. Whether it decided."""
-        units, calls = len(losses), criterions_under(losses)
+        half = _half_of(units, seed)
         reached, undecided, output = -1, False, APART
         coins, masses = State(nn.Module(), losses.device), []
         for part in ([u in half for u in range(units)], [u not in half for u in range(units)], [True] * units):
@@ -163,8 +152,10 @@ class AttributionCheck:
             coins.again()
             self._refuse(-1, False, APART, *self._highest([PADDED if any(each.found for each in padded) else APART]), "")
         if not undecided:
+            self._settled.add(bool(any_packed))
+            self._looks.add(look)
+            self._functions.add(functions_under(losses))
             self._padded |= {(look, place) for place in settled_axes(looked_at)}
-        return not undecided
 
     def _look_at_criterions(self, losses: torch.Tensor) -> None:
         """With other halves than at the check of the model, at so many microbatches after it."""
@@ -275,13 +266,6 @@ def _half_of(units: int, seed: int) -> set[int]:
     """Of an odd number of units: a batch that is paired with itself (turned round, neighbours) has no such half of whole pairs."""
     size = units // 2
     return set(random.Random(seed).sample(range(units), size - (size > 0 and size % 2 == 0)))
-
-
-def _with_bit(bit: int, units: int, seed: int) -> set[int]:
-    """Of units in a random order, those whose place there has this bit: any two differ in one bit at least."""
-    order = random.Random(seed).sample(range(units), units)
-    bits = max(1, (units - 1).bit_length())  # another rank may have more
-    return {unit for place, unit in enumerate(order) if place >> bit % bits & 1}
 
 
 def _look_of(model: nn.Module, *, flags: bool) -> tuple:
