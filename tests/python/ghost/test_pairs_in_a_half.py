@@ -5,6 +5,8 @@ import torch
 from private_run import Run
 from torch import nn
 
+from ghostshard.ghost.checks.gradients import _half_of
+
 
 class Mixed(nn.Module):
     def __init__(self, of):
@@ -51,3 +53,11 @@ def test_any_two_examples_of_the_first_batch_that_meet_are_seen(units):
         run = Run(model=OneMeetsAnother(one, other), draws=(units,))
         with pytest.raises(RuntimeError, match="an example's .* must not depend on other examples"):
             run.backward(*next(iter(run.loader)))
+
+
+def test_no_half_is_of_whole_pairs():
+    for units in range(2, 40):
+        for seed in range(5):
+            half = _half_of(units, seed)
+            assert len(half) % 2 == 1 and half < set(range(units))
+    assert _half_of(1, 0) == _half_of(0, 0) == set()
