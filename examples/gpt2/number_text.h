@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 
 namespace ghostshard::gpt2 {
@@ -13,7 +14,12 @@ inline std::string number_text(const char* format, double value) {
   return text;
 }
 
-// With four digits behind the point, rounded up: an epsilon is not shown as less than it is.
-inline std::string epsilon_text(double epsilon) { return number_text("%.4f", std::ceil(1e4 * epsilon) / 1e4); }
+// With so many digits behind the point, rounded up: an epsilon is not shown as less than it is. 1.1 stays 1.1, though
+// its product with a power of ten may lie above the whole number.
+inline std::string epsilon_text(double epsilon, int digits = 4) {
+  const std::string format = "%." + std::to_string(digits) + "f", nearest = number_text(format.c_str(), epsilon);
+  if (std::strtod(nearest.c_str(), nullptr) >= epsilon) return nearest;
+  return number_text(format.c_str(), epsilon + std::pow(10.0, -digits));
+}
 
 }  // namespace ghostshard::gpt2

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdio>
 
+#include "examples/gpt2/number_text.h"
+
 namespace ghostshard::gpt2 {
 
 std::string clock_text(double seconds) {
@@ -49,8 +51,7 @@ void Progress::show(const StepFacts& facts) {
                 static_cast<long long>(steps_), rate > 0 ? 1 / rate : 0.0, clock_text(left).c_str());
   line += text;
   if (facts.epsilon) {
-    std::snprintf(text, sizeof text, "  epsilon %.3f", std::ceil(1e3 * *facts.epsilon) / 1e3);
-    line += text;
+    line += "  epsilon " + epsilon_text(*facts.epsilon, 3);
   }
   if (public_loss_) {
     std::snprintf(text, sizeof text, "  public loss %.4f", *public_loss_);
