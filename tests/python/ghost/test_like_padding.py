@@ -63,7 +63,7 @@ class Rough(Model):
     def forward(self, x, mask):
         with torch.autocast("cpu", torch.bfloat16):
             h = self.embedding(x)
-            for _ in range(4):
+            for _ in range(2):
                 h = h + self.attention(h, h, h, key_padding_mask=~mask)[0]
         return self.head(h[:, 0].float())
 
