@@ -167,6 +167,17 @@ void passing_norm(const at::Tensor& a, const at::Tensor& g, const Segments& segm
   });
 }
 
+namespace {
+
+void require_exact_rows(const char* name, const at::Tensor& x, const Segments& segments) {
+  constexpr const char* op = "TiledGramNorm";
+  require_apart_matrix(op, name, x);
+  require_rows(op, name, x, segments);
+  require(x.scalar_type() == at::kFloat, op, ": ", name, " must be float32; got ", x.scalar_type());
+}
+
+}  // namespace
+
 bool TiledGramNorm::can_take(const at::Tensor& a, const Segments& segments) {
   return a.is_cpu() && segments.longest() <= kOneTileRows;
 }
@@ -176,9 +187,7 @@ TiledGramNorm::TiledGramNorm(const Segments& segments) {
 }
 
 void TiledGramNorm::take(const at::Tensor& g, const Segments& segments) {
-  require_apart_matrix("TiledGramNorm", "g", g);
-  require_rows("TiledGramNorm", "g", g, segments);
-  require(g.scalar_type() == at::kFloat, "TiledGramNorm: g must be float32; got ", g.scalar_type());
+  require_exact_rows("g", g, segments);
   for (int64_t u = 0; u < segments.units(); ++u) {
     units_[static_cast<size_t>(u)].add(g.narrow(0, segments.begin(u), segments.length(u)));
   }
@@ -186,9 +195,7 @@ void TiledGramNorm::take(const at::Tensor& g, const Segments& segments) {
 
 void TiledGramNorm::add_to(const at::Tensor& a, std::span<const at::Tensor> tiles, const Segments& segments,
                            NormParts& parts) const {
-  require_apart_matrix("TiledGramNorm", "a", a);
-  require_rows("TiledGramNorm", "a", a, segments);
-  require(a.scalar_type() == at::kFloat, "TiledGramNorm: a must be float32; got ", a.scalar_type());
+  require_exact_rows("a", a, segments);
   require_parts(parts, segments.units());
   for (int64_t u = 0; u < segments.units(); ++u) {
     const RowsInPieces& unit = units_[static_cast<size_t>(u)];

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 #include "dp/recording/cross_entropy.h"
@@ -58,6 +59,12 @@ HeadTiles::HeadTiles(const LinearUse& head, const at::Tensor& rows, const at::Te
     if (kept_) kept_->push_back(y);
     if (kept_ && y.is_alias_of(scratch)) scratch.reset();
   }
+}
+
+void HeadTiles::require_next(int64_t tile, int64_t taken) {
+  if (tile == taken) return;
+  throw std::logic_error("a head's tiles are recorded in their order: expected " + std::to_string(taken) + ", got " +
+                         std::to_string(tile));
 }
 
 int64_t HeadTiles::count() const { return (outputs_ + width_ - 1) / width_; }

@@ -52,6 +52,9 @@ class HeadTiles {
   // The same tiles, with these gradients of the losses (float32 [N]) as the weights w.
   HeadTiles weighed(const at::Tensor& loss_gradients) const;
 
+  // std::logic_error for any tile but the next, where `taken` were recorded.
+  static void require_next(int64_t tile, int64_t taken);
+
   const fsdp::Parameter& weight() const { return *head_.weight; }
   int64_t count() const;
   int64_t first(int64_t tile) const { return tile * width_; }

@@ -1,7 +1,5 @@
 #include "dp/recording/held_head.h"
 
-#include <stdexcept>
-
 #include "kernels/embedding_norm.h"
 #include "kernels/linear_norm.h"
 #include "kernels/scaled_sum.h"
@@ -19,10 +17,7 @@ HeldHead::HeldHead(std::shared_ptr<const HeadTiles> tiles, SegmentsPtr segments,
 }
 
 void HeldHead::take(int64_t tile, const at::Tensor& a_rows, const at::Tensor& g_rows) {
-  if (tile != taken_) {
-    throw std::logic_error("a head's tiles are recorded in their order: expected " + std::to_string(taken_) + ", got " +
-                           std::to_string(tile));
-  }
+  HeadTiles::require_next(tile, taken_);
   const auto [a, g] = matrix_rows(a_rows, g_rows);
   const bool alone = static_cast<int64_t>(held_.size()) == taken_;
   if (alone) {

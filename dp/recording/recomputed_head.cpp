@@ -21,10 +21,7 @@ RecomputedHead::RecomputedHead(std::shared_ptr<const HeadTiles> tiles, at::Tenso
 }
 
 void RecomputedHead::take(int64_t tile, const at::Tensor& g_rows) {
-  if (tile != static_cast<int64_t>(fingerprints_.size())) {
-    throw std::logic_error("a head's tiles are recorded in their order: expected " +
-                           std::to_string(fingerprints_.size()) + ", got " + std::to_string(tile));
-  }
+  HeadTiles::require_next(tile, static_cast<int64_t>(fingerprints_.size()));
   const auto [a, g] = matrix_rows(a_, g_rows);
   fingerprints_.push_back(kernels::fingerprint(a, g, *segments_));
   kernels::NormParts of_tile = kernels::NormParts::zeros(segments_->units(), a.device());

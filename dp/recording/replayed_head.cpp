@@ -1,7 +1,5 @@
 #include "dp/recording/replayed_head.h"
 
-#include <stdexcept>
-#include <string>
 #include <utility>
 
 #include "kernels/scaled_sum.h"
@@ -16,10 +14,7 @@ ReplayedHead::ReplayedHead(std::shared_ptr<const HeadTiles> tiles, at::Tensor a,
     : tiles_(std::move(tiles)), a_(std::move(a)), segments_(std::move(segments)), norm_(*segments_) {}
 
 void ReplayedHead::take(int64_t tile, const at::Tensor& g) {
-  if (tile != static_cast<int64_t>(gradients_.size())) {
-    throw std::logic_error("a head's tiles are recorded in their order: expected " + std::to_string(gradients_.size()) +
-                           ", got " + std::to_string(tile));
-  }
+  HeadTiles::require_next(tile, static_cast<int64_t>(gradients_.size()));
   norm_.take(exact_rows(g), *segments_);
   gradients_.push_back(g);
 }

@@ -255,22 +255,13 @@ std::vector<double> row_norms_rounded_up(const at::Tensor& x) {
 }
 
 MeasuredRows::MeasuredRows(const at::Tensor& x, bool with_gram) : x_(x) {
-  const int64_t rows = x.size(0), columns = x.size(1);
+  const int64_t rows = x.size(0);
   if (!with_gram || x.scalar_type() != at::kFloat || rows == 0 || rows > kTileRows) {
     norms_ = row_norms_rounded_up(x);
     return;
   }
-  norms_.resize(static_cast<size_t>(rows));
-  gram_ = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(rows * rows));
-  row_products_and_squares(x.const_data_ptr<float>(), rows, columns, row_stride(x), gram_.get(), norms_.data());
-  const double round_up = 1 + gamma_float64(square_terms(columns) + 4);
-  for (double& norm : norms_) norm = std::sqrt(norm) * round_up;
-}
-
-UnitRows MeasuredRows::rows() const {
-  const int64_t columns = x_.size(1);
-  const KnownGram gram{.products = gram_.get(), .columns = columns, .terms = row_product_terms(columns)};
-  return {.x = x_, .norms = norms_, .gram = gram};
+  whole_.emplace(rows).add(x);
+  norms_ = whole_->norms();
 }
 
 void RowsInPieces::add(const at::Tensor& columns) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -38,21 +39,7 @@ struct UnitRows {
 // The most rows whose Gram matrix is one tile.
 constexpr int64_t kOneTileRows = 128;
 
-// A unit's rows, measured. For float32 rows, few enough that their Gram matrix is one tile, that matrix comes from the
-// same read, if it is asked for: rows as long as a vocabulary do not stay in the cache for a second one.
-class MeasuredRows {
- public:
-  MeasuredRows(const at::Tensor& x, bool with_gram);
-  const std::vector<double>& norms() const { return norms_; }
-  UnitRows rows() const;
-
- private:
-  at::Tensor x_;
-  std::vector<double> norms_;
-  std::unique_ptr<float[]> gram_;
-};
-
-// The same of float32 rows, at most kOneTileRows, whose columns come in pieces.
+// The norms of float32 rows, at most kOneTileRows, and their Gram matrix, from one read of columns that come in pieces.
 class RowsInPieces {
  public:
   explicit RowsInPieces(int64_t rows) : rows_(rows) {}
@@ -67,6 +54,20 @@ class RowsInPieces {
   std::vector<double> squares_;
   std::unique_ptr<float[]> gram_;
   int64_t columns_ = 0, terms_ = 0, square_terms_ = 0;
+};
+
+// A unit's rows, measured. For float32 rows, few enough that their Gram matrix is one tile, that matrix comes from the
+// same read, if it is asked for: rows as long as a vocabulary do not stay in the cache for a second one.
+class MeasuredRows {
+ public:
+  MeasuredRows(const at::Tensor& x, bool with_gram);
+  const std::vector<double>& norms() const { return norms_; }
+  UnitRows rows() const { return {.x = x_, .norms = norms_, .gram = whole_ ? whole_->gram() : KnownGram{}}; }
+
+ private:
+  at::Tensor x_;
+  std::vector<double> norms_;
+  std::optional<RowsInPieces> whole_;
 };
 
 // sum over s,t of (a_s·a_t)(g_s·g_t) for the rows of one unit, T ≥ 1. The products are formed in `arithmetic`
