@@ -40,6 +40,25 @@ const BudgetLimit& limit_of(const BudgetRecords& records, const std::string& dat
   return found->second;
 }
 
+// A run is charged here before its ledger is: a register that has less was put back to an earlier state.
+void require_all_charged(const BudgetRecords& now, const std::string& run, int64_t charged,
+                         const std::filesystem::path& path) {
+  int64_t here = 0;
+  bool known = false;
+  for (const BudgetSession& session : now.sessions) {
+    if (session.run != run) continue;
+    known = true;
+    for (const Charge& charge : session.charges) here += charge.count;
+  }
+  if (!known)
+    throw std::invalid_argument("the budget register " + path.string() + " does not know the run " + run +
+                                ", which has made releases before: name the register that it began with");
+  if (here < charged)
+    throw std::invalid_argument("the budget register " + path.string() + " must hold all that the run was charged (" +
+                                std::to_string(charged) + " by its ledger), it holds " + std::to_string(here) +
+                                ": it was put back to an earlier state, so what all runs have spent cannot be known");
+}
+
 json limit_line(const std::string& data, Epsilon epsilon, Delta delta) {
   return {{"type", "limit"}, {"data", data}, {"epsilon", epsilon.value()}, {"delta", delta.value()}};
 }
@@ -54,8 +73,8 @@ std::string BudgetRegister::fingerprint(std::string_view digest) const {
   return hmac_sha256_hex(key_, "budget register: data " + std::string(digest));
 }
 
-BudgetLimit BudgetRegister::agree_on_limit(const std::string& data, std::optional<Epsilon> epsilon, Delta delta) const {
-  RegisterTransaction transaction(path_);
+BudgetLimit BudgetRegister::agree_on_limit(const std::string& data, std::optional<Epsilon> epsilon, Delta delta) {
+  RegisterTransaction transaction(path_, seen_);
   const auto found = transaction.records().limits.find(data);
   if (found == transaction.records().limits.end()) {
     if (!epsilon)
@@ -72,13 +91,13 @@ BudgetLimit BudgetRegister::agree_on_limit(const std::string& data, std::optiona
   return found->second;
 }
 
-void BudgetRegister::change_limit(const std::string& data, Epsilon epsilon) const {
-  RegisterTransaction transaction(path_);
+void BudgetRegister::change_limit(const std::string& data, Epsilon epsilon) {
+  RegisterTransaction transaction(path_, seen_);
   transaction.append(limit_line(data, epsilon, limit_of(transaction.records(), data).delta));
 }
 
-void BudgetRegister::check(const std::string& data, const std::string& run, const Charge& more) const {
-  const RegisterTransaction transaction(path_);
+void BudgetRegister::check(const std::string& data, const std::string& run, const Charge& more) {
+  const RegisterTransaction transaction(path_, seen_);
   const BudgetRecords& records = transaction.records();
   (void)limit_of(records, data);
   std::vector<Charge> spent = spent_on(records, data, true, run);
@@ -86,8 +105,8 @@ void BudgetRegister::check(const std::string& data, const std::string& run, cons
   require_within(records, records, spent, data, path_);
 }
 
-void BudgetRegister::begin(const BudgetSession& session, bool goes_on) const {
-  RegisterTransaction transaction(path_);
+void BudgetRegister::begin(const BudgetSession& session, std::optional<int64_t> charged) {
+  RegisterTransaction transaction(path_, seen_);
   const json line = {{"type", "session"},    {"data", session.data},
                      {"run", session.run},   {"session", session.session},
                      {"unit", session.unit}, {"plan", session.plan ? to_json(*session.plan) : json()}};
@@ -97,18 +116,14 @@ void BudgetRegister::begin(const BudgetSession& session, bool goes_on) const {
       throw std::invalid_argument("the budget register " + path_.string() + " counts units of privacy \"" +
                                   earlier.unit + "\" of this data, the run's are \"" + session.unit + '"');
   }
-  const bool known = std::any_of(now.sessions.begin(), now.sessions.end(),
-                                 [&](const BudgetSession& earlier) { return earlier.run == session.run; });
-  if (goes_on && !known)
-    throw std::invalid_argument("the budget register " + path_.string() + " does not know the run " + session.run +
-                                ", which has made releases before: name the register that it began with");
+  if (charged) require_all_charged(now, session.run, *charged, path_);
   const BudgetRecords then = transaction.with(line);
   require_within(now, then, spent_on(then, session.data, true), session.data, path_);
   transaction.append(line);
 }
 
-void BudgetRegister::charge(const std::string& session, const Charge& more) const {
-  RegisterTransaction transaction(path_);
+void BudgetRegister::charge(const std::string& session, const Charge& more) {
+  RegisterTransaction transaction(path_, seen_);
   BudgetRecords now = transaction.records();
   const BudgetSession* known = find_session(now, session);
   if (known == nullptr) throw std::invalid_argument("the budget register has no session " + session);
@@ -122,20 +137,24 @@ void BudgetRegister::charge(const std::string& session, const Charge& more) cons
   transaction.append(line);
 }
 
-void BudgetRegister::end(const std::string& session, const std::vector<Charge>& made) const {
-  RegisterTransaction transaction(path_);
+void BudgetRegister::end(const std::string& session, const std::vector<Charge>& made) {
+  RegisterTransaction transaction(path_, seen_);
   json charges = json::array();
   for (const Charge& charge : made) charges.push_back(to_json(charge));
   transaction.append({{"type", "end"}, {"session", session}, {"charges", charges}});
 }
 
-void BudgetRegister::close(const std::string& run) const {
-  RegisterTransaction transaction(path_);
+void BudgetRegister::close(const std::string& run) {
+  RegisterTransaction transaction(path_, seen_);
   std::vector<std::string> sessions;
   for (const BudgetSession& session : transaction.records().sessions)
     if (session.run == run && session.keeps_plan) sessions.push_back(session.session);
   if (sessions.empty()) throw std::invalid_argument("no run " + run + " keeps a plan in the budget register");
   for (const std::string& session : sessions) transaction.append({{"type", "close"}, {"session", session}});
+}
+
+nlohmann::json BudgetRegister::facts(const std::string& data) {
+  return budget_facts(RegisterTransaction(path_, seen_).records(), data);
 }
 
 int64_t budget_block(int64_t planned) {

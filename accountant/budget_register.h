@@ -81,6 +81,7 @@ DataBudget budget_of(const BudgetRecords& records, const std::string& data);
 // The same for a report (accountant/report.h, tuning.budget_register).
 nlohmann::json budget_facts(const BudgetRecords& records, const std::string& data);
 
+// For one thread. What it has once read or written must still be there at the next call.
 class BudgetRegister {
  public:
   // Makes register and key if neither is there. Throws std::invalid_argument if one is there without the other, if the
@@ -92,24 +93,29 @@ class BudgetRegister {
   std::string fingerprint(std::string_view digest) const;
 
   // Every call is one transaction: durable when it returns, nothing written if it throws. It waits at most a minute for
-  // another process's (std::runtime_error then).
+  // another process's (std::runtime_error then). std::invalid_argument if the register lacks what this object has seen
+  // in it: it was put back to an earlier state.
 
   // The first limit of the data, or the one that it has already: another one is refused, as is data without a limit if
   // none is given (std::invalid_argument).
-  BudgetLimit agree_on_limit(const std::string& data, std::optional<Epsilon> epsilon, Delta delta) const;
-  void change_limit(const std::string& data, Epsilon epsilon) const;
+  BudgetLimit agree_on_limit(const std::string& data, std::optional<Epsilon> epsilon, Delta delta);
+  void change_limit(const std::string& data, Epsilon epsilon);
   // Throws BudgetExceeded unless so much more fits, beside all that is charged and planned by other runs than `run`.
-  void check(const std::string& data, const std::string& run, const Charge& more) const;
-  // goes_on: the run has made releases before, so that it must have a session here. Throws BudgetExceeded unless the
-  // plan fits; std::invalid_argument if the session's id is used already, the data is registered with another unit, or
-  // the run is not known that goes on.
-  void begin(const BudgetSession& session, bool goes_on = false) const;
+  void check(const std::string& data, const std::string& run, const Charge& more);
+  // charged: of a run that goes on, how many releases its ledger has; it must have a session here, and the register all
+  // of them, else it was put back to an earlier state. Throws BudgetExceeded unless the plan fits;
+  // std::invalid_argument if the session's id is used already, the data is registered with another unit, or the run
+  // that goes on is not known or was charged less.
+  void begin(const BudgetSession& session, std::optional<int64_t> charged = {});
   // Charges the session, which has begun, so many releases more. Throws BudgetExceeded unless they fit.
-  void charge(const std::string& session, const Charge& more) const;
+  void charge(const std::string& session, const Charge& more);
   // made: of each event, at most what was charged. What is not named was not made.
-  void end(const std::string& session, const std::vector<Charge>& made) const;
+  void end(const std::string& session, const std::vector<Charge>& made);
   // Gives up what plans still keep for a run that will not go on. Its charges stay.
-  void close(const std::string& run) const;
+  void close(const std::string& run);
+
+  // As budget_facts.
+  nlohmann::json facts(const std::string& data);
 
   const std::filesystem::path& path() const { return path_; }
 
@@ -117,6 +123,7 @@ class BudgetRegister {
   BudgetRegister(std::filesystem::path path, std::string key) : path_(std::move(path)), key_(std::move(key)) {}
   std::filesystem::path path_;
   std::string key_;
+  std::string seen_;  // hash of the last line that was there
 };
 
 // How many releases a session is charged ahead of use.

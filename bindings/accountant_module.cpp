@@ -147,15 +147,15 @@ Budget budget(double epsilon, double delta, const std::string& accountant, const
 
 Charge charge(double sigma, double q, int64_t count, const Bins& bins) { return {event(sigma, q, {}, bins), count}; }
 
-void begin_session(const BudgetRegister& budgets, const std::string& data, const std::string& run,
-                   const std::string& session, const std::string& unit,
-                   const std::optional<std::tuple<double, double, int64_t>>& plan, bool goes_on, const Bins& bins) {
+void begin_session(BudgetRegister& budgets, const std::string& data, const std::string& run, const std::string& session,
+                   const std::string& unit, const std::optional<std::tuple<double, double, int64_t>>& plan,
+                   std::optional<int64_t> charged, const Bins& bins) {
   BudgetSession begun{.data = data, .run = run, .session = session, .unit = unit, .plan = {}};
   if (plan) begun.plan = charge(std::get<0>(*plan), std::get<1>(*plan), std::get<2>(*plan), bins);
-  budgets.begin(begun, goes_on);
+  budgets.begin(begun, charged);
 }
 
-void end_session(const BudgetRegister& budgets, const std::string& session, const History& made, const Bins& bins) {
+void end_session(BudgetRegister& budgets, const std::string& session, const History& made, const Bins& bins) {
   std::vector<Charge> charges;
   for (const auto& [sigma, q, steps] : made) charges.push_back(charge(sigma, q, steps, bins));
   budgets.end(session, charges);
@@ -170,31 +170,28 @@ void define_register(py::module_& module) {
       .def("fingerprint", &BudgetRegister::fingerprint, py::arg("digest"))
       .def(
           "agree_on_limit",
-          [](const BudgetRegister& budgets, const std::string& data, std::optional<double> epsilon, double delta) {
+          [](BudgetRegister& budgets, const std::string& data, std::optional<double> epsilon, double delta) {
             const auto limit = epsilon ? std::optional(Epsilon(*epsilon)) : std::nullopt;
             (void)budgets.agree_on_limit(data, limit, Delta(delta));
           },
           py::arg("data"), py::arg("epsilon"), py::arg("delta"), release())
       .def(
           "check",
-          [](const BudgetRegister& budgets, const std::string& data, double sigma, double q, int64_t count,
+          [](BudgetRegister& budgets, const std::string& data, double sigma, double q, int64_t count,
              const Bins& bins) { budgets.check(data, "", charge(sigma, q, count, bins)); },
           py::arg("data"), py::arg("noise_multiplier"), py::arg("sampling_rate"), py::arg("count"),
           py::arg("bins") = py::none(), release())
       .def("begin", &begin_session, py::arg("data"), py::arg("run"), py::arg("session"), py::arg("unit"),
-           py::arg("plan"), py::arg("goes_on"), py::arg("bins") = py::none(), release())
+           py::arg("plan"), py::arg("charged"), py::arg("bins") = py::none(), release())
       .def(
           "charge",
-          [](const BudgetRegister& budgets, const std::string& session, double sigma, double q, int64_t count,
+          [](BudgetRegister& budgets, const std::string& session, double sigma, double q, int64_t count,
              const Bins& bins) { budgets.charge(session, charge(sigma, q, count, bins)); },
           py::arg("session"), py::arg("noise_multiplier"), py::arg("sampling_rate"), py::arg("count"),
           py::arg("bins") = py::none(), release())
       .def("end", &end_session, py::arg("session"), py::arg("made"), py::arg("bins") = py::none(), release())
       .def(
-          "facts",
-          [](const BudgetRegister& budgets, const std::string& data) {
-            return budget_facts(read_budget_register(budgets.path()), data).dump();
-          },
+          "facts", [](BudgetRegister& budgets, const std::string& data) { return budgets.facts(data).dump(); },
           py::arg("data"), release());
 }
 

@@ -138,9 +138,11 @@ void apply_line(BudgetRecords& records, const json& line, int64_t number) {
   session->keeps_plan = false;
 }
 
-Chain read_records(const std::filesystem::path& path, std::string_view bytes, BudgetRecords& records) {
-  Chain chain = read_chain("budget register", path, bytes, [&](const json& line, int64_t number, const auto& /*hash*/) {
+Chain read_records(const std::filesystem::path& path, std::string_view bytes, BudgetRecords& records,
+                   const std::function<void(const std::string& hash)>& each) {
+  Chain chain = read_chain("budget register", path, bytes, [&](const json& line, int64_t number, const auto& hash) {
     apply_line(records, line, number);
+    each(hash);
   });
   records.head = chain.head;
   records.dropped_partial_line = chain.dropped_partial_line;
@@ -150,7 +152,7 @@ Chain read_records(const std::filesystem::path& path, std::string_view bytes, Bu
 BudgetRecords read_budget_register(const std::filesystem::path& path) {
   const OwnedDescriptor descriptor = open_file(path, O_RDONLY);
   BudgetRecords records;
-  (void)read_records(path, read_all(descriptor.get(), path), records);
+  (void)read_records(path, read_all(descriptor.get(), path), records, [](const std::string&) {});
   return records;
 }
 

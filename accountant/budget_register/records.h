@@ -18,8 +18,9 @@ nlohmann::json to_json(const Charge& charge);
 // Applies one line. Throws std::invalid_argument with the rule that it breaks.
 void apply_line(BudgetRecords& records, const nlohmann::json& line, int64_t number);
 
-// Reads all lines into `records`.
-Chain read_records(const std::filesystem::path& path, std::string_view bytes, BudgetRecords& records);
+// Reads all lines into `records`. each: is given every line's hash.
+Chain read_records(const std::filesystem::path& path, std::string_view bytes, BudgetRecords& records,
+                   const std::function<void(const std::string& hash)>& each);
 
 BudgetSession* find_session(BudgetRecords& records, const std::string& session);
 

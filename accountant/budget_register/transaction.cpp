@@ -112,11 +112,18 @@ std::string register_key(const std::filesystem::path& file, Adjacency adjacency)
   return key;
 }
 
-RegisterTransaction::RegisterTransaction(const std::filesystem::path& file)
-    : file_(file), lock_(open_file(key_path(file), O_RDWR)) {
+RegisterTransaction::RegisterTransaction(const std::filesystem::path& file, std::string& seen)
+    : file_(file), seen_(seen), lock_(open_file(key_path(file), O_RDWR)) {
   lock(lock_.get(), file);
   descriptor_ = open_file(file, O_RDWR | O_APPEND);
-  const Chain chain = read_records(file, read_all(descriptor_.get(), file), records_);
+  bool there = seen.empty();
+  const Chain chain = read_records(file, read_all(descriptor_.get(), file), records_,
+                                   [&](const std::string& hash) { there = there || hash == seen; });
+  if (!there)
+    throw std::invalid_argument("the budget register " + file.string() +
+                                " lacks lines that this run has seen in it: it was put back to an earlier state, so "
+                                "what all runs have spent cannot be known");
+  seen_ = records_.head;
   mend_tail(descriptor_.get(), file, chain);
   // Lines of a process that died before its fsync may still be in memory only, and the next ones rest on them.
   sync_file(descriptor_.get(), file);
@@ -137,6 +144,7 @@ void RegisterTransaction::append(nlohmann::json line) {
   sync_file(descriptor_.get(), file_);
   after.head = sha256_hex(text);
   records_ = std::move(after);
+  seen_ = records_.head;
 }
 
 }  // namespace ghostshard::accountant

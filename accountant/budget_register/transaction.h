@@ -18,7 +18,8 @@ std::string register_key(const std::filesystem::path& file, Adjacency adjacency)
 // Holds the lock from begin to end, with the register as it then is.
 class RegisterTransaction {
  public:
-  explicit RegisterTransaction(const std::filesystem::path& file);
+  // seen: the hash of a line that must be there, none if it is empty; becomes that of the last line.
+  RegisterTransaction(const std::filesystem::path& file, std::string& seen);
   const BudgetRecords& records() const { return records_; }
   // The register as it would be with this line. Throws std::invalid_argument with the rule that the line breaks.
   BudgetRecords with(nlohmann::json line) const;
@@ -27,6 +28,7 @@ class RegisterTransaction {
 
  private:
   std::filesystem::path file_;
+  std::string& seen_;
   OwnedDescriptor lock_, descriptor_;
   BudgetRecords records_;
 };

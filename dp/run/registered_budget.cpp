@@ -10,7 +10,7 @@ namespace ghostshard::dp {
 namespace {
 
 // The most of `charges` further charges that the limit has room for.
-int64_t charges_that_fit(const accountant::BudgetRegister& budgets, const std::string& data, const std::string& run,
+int64_t charges_that_fit(accountant::BudgetRegister& budgets, const std::string& data, const std::string& run,
                          const DpPlan& plan, int64_t charges) {
   const auto fits = [&](int64_t count) {
     try {
@@ -28,21 +28,6 @@ int64_t charges_that_fit(const accountant::BudgetRegister& budgets, const std::s
   return fitting;
 }
 
-// A run is charged there before its ledger is: a register that knows it, but of less, was put back to an earlier state.
-void require_all_charged(const std::filesystem::path& file, const std::string& run, int64_t spent) {
-  int64_t charged = 0;
-  bool known = false;
-  for (const accountant::BudgetSession& session : accountant::read_budget_register(file).sessions) {
-    if (session.run != run) continue;
-    known = true;
-    for (const accountant::Charge& charge : session.charges) charged += charge.count;
-  }
-  if (!known || charged >= spent) return;
-  throw std::invalid_argument("the budget register " + file.string() + " must hold all that the run was charged (" +
-                              std::to_string(spent) + " by its ledger), it holds " + std::to_string(charged) +
-                              ": it was put back to an earlier state, so what all runs have spent cannot be known");
-}
-
 }  // namespace
 
 int64_t registered_charges_of(const DpPlan& plan, int64_t steps) {
@@ -58,7 +43,6 @@ int64_t RegisteredBudget::begin(const BudgetRegisterOptions& options, const DpPl
   register_ = accountant::BudgetRegister::open(options.file, plan.config().adjacency);
   data_ = register_->fingerprint(options.data_digest);
   session_ = session;
-  if (run != session) require_all_charged(options.file, run, spent);
   (void)register_->agree_on_limit(data_, options.limit, plan.delta());
   const auto begin_with = [&](int64_t planned) {
     register_->begin({.data = data_,
@@ -66,7 +50,7 @@ int64_t RegisteredBudget::begin(const BudgetRegisterOptions& options, const DpPl
                       .session = session,
                       .unit = plan.config().unit_of_privacy,
                       .plan = accountant::Charge{plan.event(), planned}},
-                     run != session);
+                     run == session ? std::nullopt : std::optional(spent));
     return planned;
   };
   try {
@@ -78,7 +62,7 @@ int64_t RegisteredBudget::begin(const BudgetRegisterOptions& options, const DpPl
   }
 }
 
-void RegisteredBudget::give_up() const {
+void RegisteredBudget::give_up() {
   if (register_) register_->end(session_, {});
 }
 
@@ -105,8 +89,6 @@ void RegisteredBudget::end(const DpPlan& plan, fsdp::Mesh& mesh) {
   });
 }
 
-nlohmann::json RegisteredBudget::facts() const {
-  return accountant::budget_facts(accountant::read_budget_register(register_->path()), data_);
-}
+nlohmann::json RegisteredBudget::facts() { return register_->facts(data_); }
 
 }  // namespace ghostshard::dp

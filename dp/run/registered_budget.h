@@ -37,7 +37,7 @@ class RegisteredBudget {
   int64_t begin(const BudgetRegisterOptions& options, const DpPlan& plan, const std::string& run,
                 const std::string& session, int64_t charges, int64_t spent);
   // For rank 0: the run does not come to its first step.
-  void give_up() const;
+  void give_up();
   // Makes sure that one more charge, of `charges` in the session, is made. AgreedFailure if the limit leaves no room:
   // only a lowered limit, or a copy of the run that was resumed, can have taken what was planned. A collective.
   void charge_one(const DpPlan& plan, int64_t charges, fsdp::Mesh& mesh);
@@ -47,7 +47,7 @@ class RegisteredBudget {
   // For rank 0 after begin(): the data's keyed fingerprint.
   const std::string& data() const { return data_; }
   // For the report, on rank 0: what all runs on the data have been charged.
-  nlohmann::json facts() const;
+  nlohmann::json facts();
 
  private:
   std::optional<accountant::BudgetRegister> register_;  // rank 0

@@ -57,7 +57,7 @@ class BudgetRegisterTest : public testing::Test {
 };
 
 TEST_F(BudgetRegisterTest, RunsOnTheSameDataAddUp) {
-  const BudgetRegister budgets = with_room_for(20);
+  BudgetRegister budgets = with_room_for(20);
   budgets.begin(session(id('a'), id('a'), 12));
   EXPECT_EQ(charged(), 0);
   EXPECT_EQ(planned(), epsilon_of(12));
@@ -73,7 +73,7 @@ TEST_F(BudgetRegisterTest, RunsOnTheSameDataAddUp) {
 }
 
 TEST_F(BudgetRegisterTest, OtherDataHasALimitOfItsOwn) {
-  const BudgetRegister budgets = with_room_for(5);
+  BudgetRegister budgets = with_room_for(5);
   EXPECT_NE(budgets.fingerprint("data"), budgets.fingerprint("other data"));
   EXPECT_THAT([&] { (void)budgets.agree_on_limit(budgets.fingerprint("other data"), {}, kDelta); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("--budget-limit")));
@@ -85,7 +85,7 @@ TEST_F(BudgetRegisterTest, OtherDataHasALimitOfItsOwn) {
 }
 
 TEST_F(BudgetRegisterTest, RunsUnderWayKeepTheirPlans) {
-  const BudgetRegister budgets = with_room_for(20);
+  BudgetRegister budgets = with_room_for(20);
   budgets.begin(session(id('a'), id('a'), 12));
   budgets.charge(id('a'), {kStep, 1});
   EXPECT_THROW(budgets.begin(session(id('b'), id('b'), 9)), BudgetExceeded);
@@ -97,7 +97,7 @@ TEST_F(BudgetRegisterTest, RunsUnderWayKeepTheirPlans) {
 
 // A crash: no end. The run goes on as itself, and what it was charged ahead of use is all that is lost.
 TEST_F(BudgetRegisterTest, AResumedRunTakesItsOwnPlan) {
-  const BudgetRegister budgets = with_room_for(20);
+  BudgetRegister budgets = with_room_for(20);
   budgets.begin(session(id('a'), id('a'), 18));
   budgets.charge(id('a'), {kStep, 10});
   budgets.begin(session(id('a'), id('b'), 10));  // resumed after its eighth step, two are lost
@@ -108,16 +108,50 @@ TEST_F(BudgetRegisterTest, AResumedRunTakesItsOwnPlan) {
 
 // Else a register that was put aside would forget what the run has spent.
 TEST_F(BudgetRegisterTest, ARunThatGoesOnMustBeKnown) {
-  const BudgetRegister budgets = with_room_for(20);
-  EXPECT_THAT([&] { budgets.begin(session(id('a'), id('b'), 5), /*goes_on=*/true); },
+  BudgetRegister budgets = with_room_for(20);
+  EXPECT_THAT([&] { budgets.begin(session(id('a'), id('b'), 5), /*charged=*/0); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("does not know the run")));
   budgets.begin(session(id('a'), id('a'), 5));
-  budgets.begin(session(id('a'), id('b'), 5), /*goes_on=*/true);
+  budgets.begin(session(id('a'), id('b'), 5), /*charged=*/0);
+}
+
+// A copy of an earlier hour would say that all runs have spent less than this one alone.
+TEST_F(BudgetRegisterTest, ARunThatGoesOnIsRefusedARegisterThatKnowsOfLess) {
+  BudgetRegister budgets = with_room_for(20);
+  budgets.begin(session(id('a'), id('a'), 5));
+  budgets.charge(id('a'), {kStep, 3});
+  budgets.end(id('a'), {{kStep, 3}});
+  budgets.begin(session(id('a'), id('b'), 2), /*charged=*/3);
+  budgets.charge(id('b'), {kStep, 1});
+  EXPECT_THAT([&] { budgets.begin(session(id('a'), id('c'), 2), /*charged=*/5); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("put back to an earlier state")));
+  budgets.begin(session(id('a'), id('c'), 2), /*charged=*/4);
+}
+
+TEST_F(BudgetRegisterTest, ARegisterThatIsPutBackUnderWayIsRefused) {
+  BudgetRegister budgets = with_room_for(20), other = open();
+  budgets.begin(session(id('a'), id('a'), {}));
+  other.begin(session(id('b'), id('b'), {}));
+  other.charge(id('b'), {kStep, 2});
+  const std::string before = bytes(path_);
+  budgets.charge(id('a'), {kStep, 1});
+  other.charge(id('b'), {kStep, 1});
+  budgets.charge(id('a'), {kStep, 1});  // lines of others are no harm
+  const std::string whole = bytes(path_);
+  std::ofstream(path_, std::ios::binary) << before;
+  const auto put_back = ThrowsMessage<std::invalid_argument>(HasSubstr("put back to an earlier state"));
+  EXPECT_THAT([&] { budgets.charge(id('a'), {kStep, 1}); }, put_back);
+  EXPECT_THAT([&] { (void)budgets.facts(open().fingerprint("data")); }, put_back);
+  EXPECT_THAT([&] { other.end(id('b'), {}); }, put_back);
+  EXPECT_EQ(bytes(path_), before);
+  std::ofstream(path_, std::ios::binary) << whole;
+  budgets.charge(id('a'), {kStep, 1});
+  EXPECT_EQ(charged(), epsilon_of(6));
 }
 
 // Whoever copies a run's folder and resumes both makes the steps twice.
 TEST_F(BudgetRegisterTest, ACopyOfARunIsChargedBesideIt) {
-  const BudgetRegister budgets = with_room_for(20);
+  BudgetRegister budgets = with_room_for(20);
   budgets.begin(session(id('a'), id('a'), 10));
   budgets.charge(id('a'), {kStep, 4});
   budgets.begin(session(id('a'), id('b'), 6));
@@ -129,7 +163,7 @@ TEST_F(BudgetRegisterTest, ACopyOfARunIsChargedBesideIt) {
 }
 
 TEST_F(BudgetRegisterTest, NobodyButTheSessionLowersItsCharge) {
-  const BudgetRegister budgets = with_room_for(20);
+  BudgetRegister budgets = with_room_for(20);
   budgets.begin(session(id('a'), id('a'), 12));
   budgets.charge(id('a'), {kStep, 5});
   EXPECT_THROW(budgets.end(id('a'), {{kStep, 6}}), std::invalid_argument);
@@ -142,7 +176,7 @@ TEST_F(BudgetRegisterTest, NobodyButTheSessionLowersItsCharge) {
 }
 
 TEST_F(BudgetRegisterTest, StepsWithoutAPlanAreRefusedAtTheLimit) {
-  const BudgetRegister budgets = with_room_for(3);
+  BudgetRegister budgets = with_room_for(3);
   budgets.begin(session(id('a'), id('a'), {}));
   for (int step = 0; step < 3; ++step) budgets.charge(id('a'), {kStep, 1});
   const std::string before = bytes(path_);
@@ -151,7 +185,7 @@ TEST_F(BudgetRegisterTest, StepsWithoutAPlanAreRefusedAtTheLimit) {
 }
 
 TEST_F(BudgetRegisterTest, TheLimitStandsUntilItIsChanged) {
-  const BudgetRegister budgets = with_room_for(3);
+  BudgetRegister budgets = with_room_for(3);
   const std::string data = budgets.fingerprint("data");
   EXPECT_EQ(budgets.agree_on_limit(data, {}, Delta(1e-3)).delta, kDelta);
   EXPECT_THAT([&] { (void)budgets.agree_on_limit(data, Epsilon(50), kDelta); },
@@ -162,7 +196,7 @@ TEST_F(BudgetRegisterTest, TheLimitStandsUntilItIsChanged) {
 }
 
 TEST_F(BudgetRegisterTest, AUnitOfPrivacyIsKept) {
-  const BudgetRegister budgets = with_room_for(9);
+  BudgetRegister budgets = with_room_for(9);
   budgets.begin(session(id('a'), id('a'), 1));
   BudgetSession users = session(id('b'), id('b'), 1);
   users.unit = "user";
@@ -171,7 +205,7 @@ TEST_F(BudgetRegisterTest, AUnitOfPrivacyIsKept) {
 
 // The file may be shown: the data is in it under a key alone, and the key stays with its owner.
 TEST_F(BudgetRegisterTest, TheDataIsKnownByAKeyAlone) {
-  const BudgetRegister budgets = with_room_for(9);
+  BudgetRegister budgets = with_room_for(9);
   budgets.begin(session(id('a'), id('a'), 1));
   EXPECT_THAT(bytes(path_), HasSubstr(budgets.fingerprint("data")));
   struct stat status {};
@@ -204,7 +238,7 @@ TEST_F(BudgetRegisterTest, AnotherAdjacencyIsRefused) {
 }
 
 TEST_F(BudgetRegisterTest, ALineThatWasChangedIsSeen) {
-  const BudgetRegister budgets = with_room_for(9);
+  BudgetRegister budgets = with_room_for(9);
   budgets.begin(session(id('a'), id('a'), 9));
   budgets.charge(id('a'), {kStep, 8});
   std::string text = bytes(path_);
@@ -215,7 +249,7 @@ TEST_F(BudgetRegisterTest, ALineThatWasChangedIsSeen) {
 }
 
 TEST_F(BudgetRegisterTest, ALineCutShortByACrashIsMended) {
-  const BudgetRegister budgets = with_room_for(9);
+  BudgetRegister budgets = with_room_for(9);
   budgets.begin(session(id('a'), id('a'), 9));
   const std::string before = bytes(path_);
   std::ofstream(path_, std::ios::binary | std::ios::app) << R"({"count":8,"ev)";
@@ -232,13 +266,14 @@ TEST_F(BudgetRegisterTest, ALineCutShortByACrashIsMended) {
 }
 
 TEST_F(BudgetRegisterTest, ProcessesTakeTurns) {
-  const BudgetRegister budgets = with_room_for(8);
+  BudgetRegister budgets = with_room_for(8);
   budgets.begin(session(id('a'), id('a'), {}));
   // Each transaction opens its files anew, so threads lock each other out as processes do.
   std::atomic<int> refused = 0;
   const auto charge_twice = [&] {
     try {
-      for (int step = 0; step < 2; ++step) budgets.charge(id('a'), {kStep, 1});
+      BudgetRegister mine = open();
+      for (int step = 0; step < 2; ++step) mine.charge(id('a'), {kStep, 1});
     } catch (const std::exception&) {
       ++refused;
     }

@@ -54,7 +54,7 @@ class RegisteredBudget:
             self._session = Session(register, fingerprint, bins)
             # A ledger that is there is of the run that goes on: its own plan is in the register, and begin() takes it over.
             if os.path.exists(ledger):
-                self._session.goes_on = len(read_file(Path(ledger)).splitlines()) > 1
+                self._session.charged = len(read_file(Path(ledger)).splitlines()[1:]) or None
             else:
                 register.check(fingerprint, *_with_noise(terms), steps or 1, bins)
 
@@ -95,16 +95,16 @@ class Session:
         self.register, self.data, self.id, self.bins = register, data, secrets.token_hex(16), bins
         self.made: Counter = Counter()
         self.begun = False
-        self.goes_on = False  # the run has made releases before
+        self.charged: int | None = None  # of a run that goes on, by its ledger: a line for each charge
 
     def begin(self, run: str, plan: tuple[float, float, int] | None) -> None:
         try:
-            self.register.begin(self.data, run, self.id, "example", plan, self.goes_on, self.bins)
+            self.register.begin(self.data, run, self.id, "example", plan, self.charged, self.bins)
         except ValueError:
-            if plan is None or not self.goes_on:
+            if plan is None or self.charged is None:
                 raise
             # What it was charged ahead is lost: it goes on without a plan, as far as the limit has room.
-            self.register.begin(self.data, run, self.id, "example", None, self.goes_on, self.bins)
+            self.register.begin(self.data, run, self.id, "example", None, self.charged, self.bins)
         self.begun = True
         weakref.finalize(self, _end, self.register, self.id, self.made, os.getpid(), self.bins)
 

@@ -108,6 +108,44 @@ def test_a_run_that_goes_on_must_be_known(tmp_path):
         again.train(1)
 
 
+@pytest.mark.parametrize("options", [{}, {"sampling": "balls_in_bins"}], ids=["draws", "passes"])
+def test_a_register_that_was_put_back_is_not_gone_on_with(tmp_path, options):
+    """All runs would be said to have spent less than this one alone."""
+    register = tmp_path / "budgets.jsonl"
+    run = Run(tmp_path, "one", limit_steps=30, **options)
+    run.train(2)
+    run.save()
+    whole = register.read_bytes()
+    every = whole.splitlines(keepends=True)
+    register.write_bytes(b"".join(every[: next(number for number, line in enumerate(every) if b'"charge"' in line)]))
+    again = Run(tmp_path, "one", limit_steps=30, **options)
+    again.load()
+    with pytest.raises(ValueError, match="it was put back to an earlier state"):
+        again.train(1)
+    register.write_bytes(whole)
+    again = Run(tmp_path, "one", limit_steps=30, **options)
+    again.load()
+    again.train(2)
+
+
+def test_a_register_that_is_put_back_under_way_is_seen(tmp_path):
+    register = tmp_path / "budgets.jsonl"
+    run = Run(tmp_path, "one", limit_steps=9)
+    run.train(1)
+    before = register.read_bytes()
+    Run(tmp_path, "two", limit_steps=9).train(2)
+    run.train(1)
+    whole = register.read_bytes()
+    register.write_bytes(before)
+    with pytest.raises(ValueError, match="it was put back to an earlier state"):
+        run.train(1)
+    with pytest.raises(ValueError, match="it was put back to an earlier state"):
+        run.engine.report(tmp_path / "report", delta=DELTA)
+    register.write_bytes(whole)
+    run.train(1)
+    assert "2 on this data in the register" in run.engine.report(tmp_path / "report", delta=DELTA)
+
+
 def test_the_report_names_all_runs(tmp_path):
     Run(tmp_path, "one", limit_steps=9).train(3)
     run = Run(tmp_path, "two", limit_steps=9)
