@@ -159,7 +159,7 @@ void PrivateRun::Step::update(double learning_rate) {
 }
 
 nlohmann::json PrivateRun::finish() {
-  const State& run = *state_;
+  State& run = *state_;
   require(run.phase == State::Phase::kBetweenSteps, "a run is finished between two steps");
   const std::string weights = digest_of_weights(run.model);
   if (run.model.mesh().rank() != 0) return nullptr;
