@@ -14,7 +14,6 @@ from typing import Any
 
 from . import checkpoint
 from ._native import load
-from .files import read_file
 
 Terms = tuple[float, float]  # noise multiplier, sampling rate
 
@@ -54,7 +53,7 @@ class RegisteredBudget:
             self._session = Session(register, fingerprint, bins)
             # A ledger that is there is of the run that goes on: its own plan is in the register, and begin() takes it over.
             if os.path.exists(ledger):
-                self._session.charged = len(read_file(Path(ledger)).splitlines()[1:]) or None
+                self._session.charged = checkpoint.mark_of_ledger(ledger)["releases"] or None
             else:
                 register.check(fingerprint, *_with_noise(terms), steps or 1, bins)
 
@@ -95,7 +94,7 @@ class Session:
         self.register, self.data, self.id, self.bins = register, data, secrets.token_hex(16), bins
         self.made: Counter = Counter()
         self.begun = False
-        self.charged: int | None = None  # of a run that goes on, by its ledger: a line for each charge
+        self.charged: int | None = None  # of a run that goes on, by its ledger
 
     def begin(self, run: str, plan: tuple[float, float, int] | None) -> None:
         try:
