@@ -72,6 +72,6 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_is_not_begun_again_in
     run_ranks(SCRIPT, 2, str(tmp_path), "noise_bands", "begin")
     before = (tmp_path / "ledger.jsonl").read_bytes()
     assert releases(tmp_path) == [(step, 0) for step in range(6)]
-    with pytest.raises(AssertionError, match="must not exist yet: reopen it to go on with its run"):
+    with pytest.raises(AssertionError, match="must not exist yet: it holds one run of one model"):
         run_ranks(SCRIPT, 2, str(tmp_path), "noise_bands", "begin")
     assert (tmp_path / "ledger.jsonl").read_bytes() == before

@@ -32,6 +32,12 @@ class Budget(Protocol):
         ...
 
 
+_THERE = (
+    "ledger {} must not exist yet: it holds one run of one model. To go on with that run, load its checkpoint before the first step; for a new run, name another file (what this one holds stays spent). "
+    "A second model of one engine needs an engine and a ledger of its own (attach_register() adds up what both spend)"
+)
+
+
 class RunState:
     def __init__(self) -> None:
         self.sampling_rate = self.divisor = 1.0
@@ -124,6 +130,8 @@ class RunState:
 
             def write() -> None:
                 if ranks.rank == 0:
+                    if not begun and os.path.exists(path):
+                        raise ValueError(_THERE.format(path))
                     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
                     session.attach_ledger(path, text, begun)
                     self.note_ledger(ranks)
