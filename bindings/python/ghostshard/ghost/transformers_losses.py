@@ -14,7 +14,8 @@ from .packing import Packing, shifted
 _TOKENS = ("ForCausalLM", "ForMaskedLM", "ForTokenClassification")
 _WITHOUT_LOGITS = (
     "{} gives no logits, so no example's own loss can be formed (TRL's trainers compute the loss past the model's head). In a subclass of SFTTrainer "
-    "let compute_loss be that of transformers.Trainer, or pass logits and targets to the criterion that make_private returned, without labels"
+    "let compute_loss be that of transformers.Trainer. Preference pairs (DPO) take a loop of their own, with units= in the model's call (docs/python.md). Any other loss: "
+    "pass logits and targets to the criterion that make_private returned, without labels"
 )
 
 
