@@ -81,7 +81,7 @@ BROKEN = {  # no message may hold any of it
     "e2e": ("e2e", "secret,13013\na,b\n", {}, "columns mr and ref"),
     "e2e_of_jsonl": ("e2e", '{"text": "secret"}\n', {}, "--format jsonl"),
     "jsonl_fields": ("jsonl", '{"secret": "13013"}\n', {}, "got 1 other fields"),
-    "jsonl_user": ("jsonl", '{"text": "a", "user": 13013.5}\n', {"user_field": "user"}, "got a number"),
+    "jsonl_user": ("jsonl", '{"text": "a", "user": 13013.5}\n', {"user_field": "user"}, "got a floating-point number"),
     "jsonl_user_list": ("jsonl", '{"text": "a", "user": ["secret"]}\n', {"user_field": "user"}, "got a list"),
     "jsonl_syntax": ("jsonl", '{"text": "secret"\n', {}, "not valid JSON"),
     "jsonl_text": ("jsonl", "secret\n", {}, "not valid JSON"),

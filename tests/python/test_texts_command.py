@@ -129,7 +129,7 @@ USER_MISTAKES = {
     "no_such_field": ({"text": "a", "who": "x"}, "user", 'line 1 of records.jsonl must name its user in \'user\', as text or whole number, got no such field'),
     "empty": ({"text": "a", "who": " "}, "who", 'got an empty text'),
     "truth_value": ({"text": "a", "who": True}, "who", "got a truth value"),
-    "fraction": ({"text": "a", "who": 1.5}, "who", "got a number"),
+    "fraction": ({"text": "a", "who": 1.5}, "who", "got a floating-point number"),
     "nobody": ({"text": "a", "who": None}, "who", "got null"),
 }
 

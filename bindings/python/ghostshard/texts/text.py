@@ -207,7 +207,7 @@ def user_of(record: dict, field: str, place: str) -> str:
     """A number and the same number as text are one user: splitting somebody in two would halve their protection."""
     user = record.get(field)
     if isinstance(user, bool) or not isinstance(user, (str, int)) or not str(user).strip():
-        found = _kind(user) if field in record else "no such field"
+        found = "no such field" if field not in record else "a floating-point number" if isinstance(user, float) else _kind(user)
         raise UserError(f"{place} must name its user in {field!r}, as text or whole number, got {found}")
     return one_user(str(user))
 
