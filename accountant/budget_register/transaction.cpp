@@ -4,6 +4,7 @@
 #include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
@@ -62,18 +63,32 @@ void check_mode(int descriptor, const std::filesystem::path& path) {
                                 " must be readable by its owner alone (mode 0600)");
 }
 
+// The key last: while it is empty nobody can have used the register, and whoever finds the two so makes them anew.
 std::string make_register(int descriptor, const std::filesystem::path& file, Adjacency adjacency) {
   std::string key = random_bytes();
-  write_all(descriptor, key, key_path(file));
-  sync_file(descriptor, key_path(file));
   const nlohmann::json header = {{"type", "header"},
                                  {"schema", kBudgetRegisterSchema},
                                  {"library_version", kLibraryVersion},
                                  {"adjacency", to_string(adjacency)},
                                  {"key_commitment", commitment_of(key)},
                                  {"previous", kNoPrevious}};
+  if (std::filesystem::exists(file)) std::filesystem::remove(file);
   write_new(file, chained_line_text(header, "budget register's header") + '\n');
+  try {
+    write_all(descriptor, key, key_path(file));
+    sync_file(descriptor, key_path(file));
+  } catch (...) {
+    [[maybe_unused]] const int as_it_was = ::ftruncate(descriptor, 0);
+    throw;
+  }
   return key;
+}
+
+// Whether the file can be what a make_register() left that did not come to its end: nothing, or a header or its begin.
+bool is_begun(const std::filesystem::path& file) {
+  if (!std::filesystem::exists(file)) return true;
+  const std::string bytes = read_all(open_file(file, O_RDONLY).get(), file);
+  return bytes.empty() || (bytes.starts_with("{\"adjacency\":") && bytes.find('\n') >= bytes.size() - 1);
 }
 
 }  // namespace
@@ -96,7 +111,7 @@ std::string register_key(const std::filesystem::path& file, Adjacency adjacency)
   lock(raw, file);
   check_mode(raw, path);
   std::string key = read_all(raw, path);
-  if (key.empty() && !std::filesystem::exists(file)) return make_register(raw, file, adjacency);
+  if (key.empty() && is_begun(file)) return make_register(raw, file, adjacency);
   if (key.size() != kKeyBytes)
     throw std::invalid_argument("budget register's key " + path.string() + " must hold exactly 32 bytes, has " +
                                 std::to_string(key.size()));

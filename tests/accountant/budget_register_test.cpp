@@ -231,6 +231,33 @@ TEST_F(BudgetRegisterTest, RegisterAndKeyBelongTogether) {
   EXPECT_THAT([&] { open(); }, ThrowsMessage<std::invalid_argument>(HasSubstr("without its budget register")));
 }
 
+// What a full disk or a killed process can leave of a register that was being made: its key is the last to be written.
+TEST_F(BudgetRegisterTest, OneThatWasNotMadeToItsEndIsMadeAnew) {
+  (void)open();
+  const std::string header = bytes(path_);
+  for (const std::string& left : {std::string(), header.substr(0, 40), header.substr(0, header.size() - 1), header}) {
+    std::ofstream(key_, std::ios::trunc).flush();
+    std::ofstream(path_, std::ios::binary) << left;
+    (void)with_room_for(9);
+    EXPECT_EQ(bytes(key_).size(), 32);
+    EXPECT_EQ(read_budget_register(path_).limits.size(), 1);
+  }
+  std::filesystem::remove(path_);
+  std::ofstream(key_, std::ios::trunc).flush();
+  (void)with_room_for(9);
+}
+
+TEST_F(BudgetRegisterTest, OneThatWasUsedIsNotMadeAnew) {
+  (void)with_room_for(9);
+  const std::string used = bytes(path_);
+  std::ofstream(key_, std::ios::trunc).flush();
+  EXPECT_THAT([&] { open(); }, ThrowsMessage<std::invalid_argument>(HasSubstr("must hold exactly 32 bytes, has 0")));
+  EXPECT_EQ(bytes(path_), used);
+  std::ofstream(path_, std::ios::trunc) << "notes\n";  // not a register
+  EXPECT_THAT([&] { open(); }, ThrowsMessage<std::invalid_argument>(HasSubstr("must hold exactly 32 bytes, has 0")));
+  EXPECT_EQ(bytes(path_), "notes\n");
+}
+
 TEST_F(BudgetRegisterTest, AnotherAdjacencyIsRefused) {
   (void)with_room_for(9);
   EXPECT_THAT([&] { (void)BudgetRegister::open(path_, Adjacency::kReplaceOne); },
