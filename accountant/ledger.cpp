@@ -95,21 +95,25 @@ struct Scan {
   Chain chain;
 };
 
+constexpr const char* kUnbegun =
+    "; if the run that began it ended just then, nothing was released, and its folder can be removed";
+
 Scan scan(const std::filesystem::path& path, std::string_view bytes) {
   Scan result;
   LedgerContents& contents = result.contents;
-  result.chain = read_chain("ledger", path, bytes, [&](const nlohmann::json& json, int64_t number, const auto& hash) {
+  const auto take = [&](const nlohmann::json& json, int64_t number, const std::string& hash) {
     if (number > 1) return add_line(contents, json, hash, number - 1);
     check_header(json);
     contents.header = json;
     contents.head = contents.header_hash = hash;
-  });
+  };
+  result.chain = read_chain("ledger", path, bytes, take, kUnbegun);
   contents.dropped_partial_line = result.chain.dropped_partial_line;
   return result;
 }
 
-void lock_exclusively(int descriptor, const std::filesystem::path& path) {
-  while (::flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
+void lock(int descriptor, int kind, const std::filesystem::path& path) {
+  while (::flock(descriptor, kind | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
     if (errno == EWOULDBLOCK)
       throw std::runtime_error("cannot write ledger " + path.string() + ": another writer has it open");
@@ -129,6 +133,8 @@ std::set<int64_t> steps_of(const LedgerEntry& entry, const nlohmann::json& heade
   for (int64_t i = 1; i < pass->steps && entry.step < end - i; ++i) steps.insert(entry.step + i);
   return steps;
 }
+
+void require_no_writer(const std::filesystem::path& path) { lock(open_file(path, O_RDONLY).get(), LOCK_SH, path); }
 
 LedgerContents read_ledger(const std::filesystem::path& path) {
   const OwnedDescriptor descriptor = open_file(path, O_RDONLY);
@@ -157,7 +163,7 @@ LedgerWriter LedgerWriter::create(const std::filesystem::path& path, nlohmann::j
   writer.place_ = std::filesystem::absolute(path);
   writer.descriptor_ = open_file(path, O_RDWR | O_CREAT | O_EXCL | O_APPEND);
   try {
-    lock_exclusively(writer.descriptor_.get(), path);
+    lock(writer.descriptor_.get(), LOCK_EX, path);
     write_all(writer.descriptor_.get(), line + '\n', path);
     sync_file(writer.descriptor_.get(), path);
     sync_parent_directory(path);
@@ -176,7 +182,7 @@ LedgerWriter LedgerWriter::reopen(const std::filesystem::path& path) {
   writer.place_ = std::filesystem::absolute(path);
   writer.descriptor_ = open_file(path, O_RDWR | O_APPEND);
   const int descriptor = writer.descriptor_.get();
-  lock_exclusively(descriptor, path);
+  lock(descriptor, LOCK_EX, path);
   const Scan found = scan(path, read_all(descriptor, path));
   mend_tail(descriptor, path, found.chain);
   // Even if nothing was repaired: lines of a writer that died before its fsync may still be in memory only, and the

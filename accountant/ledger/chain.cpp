@@ -33,7 +33,8 @@ void take_line(const nlohmann::json& json, int64_t number, std::string_view line
 
 }  // namespace
 
-Chain read_chain(const char* kind, const std::filesystem::path& path, std::string_view bytes, const TakeLine& take) {
+Chain read_chain(const char* kind, const std::filesystem::path& path, std::string_view bytes, const TakeLine& take,
+                 const char* unbegun) {
   Chain chain;
   int64_t number = 0;
   const auto refuse = [&](const std::string& rule) {
@@ -46,7 +47,9 @@ Chain read_chain(const char* kind, const std::filesystem::path& path, std::strin
     ++number;
     try {
       const std::optional<nlohmann::json> json = parse_object(line);
-      if (!json && (complete || number == 1)) throw std::invalid_argument("must be a JSON object");
+      if (!json && complete) throw std::invalid_argument("must be a JSON object");
+      if (!json && number == 1)
+        throw std::invalid_argument(std::string("must be a JSON object, it was cut short") + unbegun);
       if (!json) {
         chain.dropped_partial_line = true;
         break;
@@ -62,7 +65,7 @@ Chain read_chain(const char* kind, const std::filesystem::path& path, std::strin
   }
   if (number == 0) {
     number = 1;
-    refuse("must be a header, the file is empty");
+    refuse(std::string("must be a header, the file is empty") + unbegun);
   }
   return chain;
 }

@@ -32,8 +32,10 @@ struct Chain {
 using TakeLine = std::function<void(const nlohmann::json& line, int64_t number, const std::string& hash)>;
 
 // Hands over the lines of a file's content in order. Throws InvalidLedger with kind ("ledger"), path, line and rule if
-// a line is no object, breaks the chain or is not taken, or if there is none.
-Chain read_chain(const char* kind, const std::filesystem::path& path, std::string_view bytes, const TakeLine& take);
+// a line is no object, breaks the chain or is not taken, or if there is none. unbegun: what to add if even the first
+// line is not whole.
+Chain read_chain(const char* kind, const std::filesystem::path& path, std::string_view bytes, const TakeLine& take,
+                 const char* unbegun = "");
 
 // Takes a partial last line out of a file, or ends its last line. The caller syncs.
 void mend_tail(int descriptor, const std::filesystem::path& path, const Chain& chain);

@@ -79,7 +79,7 @@ INSTANTIATE_TEST_SUITE_P(
         Tampering{"HeaderDeleted", [](auto& l) { l.erase(l.begin()); }, "line 1: schema must be"},
         Tampering{"CutInTheMiddleOfTheFile", [](auto& l) { l[2].resize(20); }, "line 3: must be a JSON object"},
         Tampering{"EmptyLine", [](auto& l) { l.insert(l.begin() + 1, ""); }, "line 2: must be a JSON object"},
-        Tampering{"Empty", [](auto& l) { l.clear(); }, "line 1: must be a header, the file is empty"},
+        Tampering{"Empty", [](auto& l) { l.clear(); }, "line 1: must be a header, the file is empty; if the run"},
         Tampering{"UnknownSchema", [](auto& l) { replace(l[0], "ledger/1", "ledger/2"); },
                   "line 1: schema must be ghostshard.ledger/1, got \"ghostshard.ledger/2\""},
         Tampering{"UnknownAdjacency", [](auto& l) { replace(l[0], "zero-out", "replace!"); },
@@ -148,6 +148,13 @@ TEST_F(Ledger, ALastLineCutShortIsDroppedAndSaidSo) {
   EXPECT_TRUE(contents.dropped_partial_line);
   EXPECT_EQ(contents.entries.size(), 2U);
   EXPECT_EQ(contents.head, sha256_hex(all[2]));
+}
+
+TEST_F(Ledger, AHeaderCutShortHadNoRelease) {
+  write_three_releases();
+  set_bytes(bytes().substr(0, 20));
+  EXPECT_THAT([&] { (void)read_ledger(path_); },
+              ThrowsMessage<InvalidLedger>(HasSubstr("line 1: must be a JSON object, it was cut short; if the run")));
 }
 
 TEST_F(Ledger, ALastLineThatLacksOnlyItsNewlineCounts) {
