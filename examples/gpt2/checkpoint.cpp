@@ -118,11 +118,13 @@ void load_weights(Gpt2& model, const Folder& folder) {
       throw std::invalid_argument(folder.path.string() + ": tensor '" + name + "' must be floating point, is " +
                                   c10::toString(tensor.scalar_type()));
     }
-    if (!at::isfinite(tensor).all().item<bool>()) {
-      throw std::invalid_argument(folder.path.string() + ": tensor '" + name + "' must be finite, has NaN or infinity");
+    const at::Tensor values = tensor.to(at::kFloat);
+    if (!at::isfinite(values).all().item<bool>()) {
+      throw std::invalid_argument(folder.path.string() + ": tensor '" + name +
+                                  "' must be finite in float32, has NaN, infinity or a larger number");
     }
     if (name == "transformer.wte.weight") wte = tensor;
-    model.parameters().set_parameter(*parameter, tensor.to(at::kFloat));
+    model.parameters().set_parameter(*parameter, values);
   }
   for (const std::string& name : weights.left()) {
     if (name == "lm_head.weight" && model.config().tie_word_embeddings) continue;  // a copy of wte by definition

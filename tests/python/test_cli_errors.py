@@ -124,7 +124,11 @@ MODEL = {
     ),
     "tensor_without_a_number": (
         lambda work: write_model(work / "model", change=lambda t: t["transformer.ln_f.bias"].__setitem__(3, numpy.nan)), {},
-        "tensor 'transformer.ln_f.bias' must be finite, has NaN or infinity",
+        "tensor 'transformer.ln_f.bias' must be finite in float32, has NaN, infinity or a larger number",
+    ),
+    "tensor_beyond_float32": (
+        lambda work: write_model(work / "model", change=lambda t: t.update({"transformer.ln_f.bias": numpy.full(16, 1e300)})), {},
+        "tensor 'transformer.ln_f.bias' must be finite in float32",
     ),
     "tensor_of_integers": (
         lambda work: write_model(work / "model", change=lambda t: t.update(
