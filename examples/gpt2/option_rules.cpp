@@ -76,6 +76,7 @@ void check_training(const Options& o) {
        "give one of --model DIR (a Hugging Face folder) and --model-config FILE (fresh weights)");
   must(!o.data.empty(), "--data FILE is needed: the texts to train on, as written by `ghostshard data prepare`");
   must(!o.output.empty(), "--output DIR is needed: the folder for report, metrics, ledger and model");
+  must(!o.given.at("expected-batch").empty(), "--expected-batch N is needed: how many texts a step draws in the mean");
   must(o.expected_batch >= 1, "--expected-batch must be >= 1, got " + std::to_string(o.expected_batch));
   must(o.microbatch >= 1, "--microbatch must be >= 1, got " + std::to_string(o.microbatch));
   must(o.steps.has_value() != o.epochs.has_value(), "give one of --steps and --epochs");

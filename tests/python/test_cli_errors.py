@@ -180,6 +180,7 @@ DATA = {
         nothing, {"expected_batch": str(UNITS + 1)},
         f"at most the number of texts in data.safetensors ({UNITS}), got {UNITS + 1}",
     ),
+    "no_batch": (nothing, {"expected_batch": None}, "--expected-batch N is needed: how many texts a step draws in the mean"),
     "batch_of_none": (nothing, {"expected_batch": "0"}, "--expected-batch must be >= 1, got 0"),
 }  # fmt: skip
 
