@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -214,3 +215,24 @@ def test_a_tree_of_another_torch_is_refused(setup, monkeypatch, tmp_path):
     monkeypatch.setenv("GHOSTSHARD_BUILT", str(tmp_path))
     with pytest.raises(SystemExit, match="was built with torch 2.9.0, this environment has 2.11.0"):
         setup.CMakeBuild._built_tree(a_torch(tmp_path, "2.11.0"))
+
+
+SOURCES = ("accountant", "bindings", "cmake", "dp", "examples", "fsdp", "kernels")
+
+
+def test_an_archive_of_sources_holds_all_that_is_compiled(repository, tmp_path):
+    """`python -m build` makes one first, and the wheel from it."""
+    clone = tmp_path / "clone"
+    made_here = shutil.ignore_patterns("__pycache__", "*.so", "*.egg-info")
+    for folder in SOURCES:
+        shutil.copytree(repository / folder, clone / folder, ignore=made_here)
+    for file in ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "CMakeLists.txt", "CMakePresets.json"):
+        shutil.copy(repository / file, clone / file)
+    files = {str(path.relative_to(clone)) for path in clone.rglob("*") if path.is_file()}
+    done = subprocess.run([sys.executable, "-c", "from setuptools import build_meta; build_meta.build_sdist('dist')"], cwd=clone,
+                          capture_output=True, text=True, timeout=300)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (archive,) = (clone / "dist").iterdir()
+    with tarfile.open(archive) as opened:
+        held = {name.partition("/")[2] for name in opened.getnames()}
+    assert not files - held, sorted(files - held)[:5]
