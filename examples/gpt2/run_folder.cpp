@@ -93,6 +93,16 @@ std::filesystem::path folder_above(const std::filesystem::path& output) {
   return parent;
 }
 
+// No folder can be made there.
+void refuse_links_to_nowhere(const std::filesystem::path& output) {
+  std::error_code ignored;
+  for (auto place = std::filesystem::absolute(output); place != place.root_path(); place = place.parent_path()) {
+    if (!std::filesystem::is_symlink(place, ignored) || std::filesystem::exists(place, ignored)) continue;
+    throw std::invalid_argument("--output " + output.string() + " cannot be used: " + place.string() +
+                                " is a link to what is not there");
+  }
+}
+
 constexpr uintmax_t kMebibyte = 1U << 20;
 // What is needed is rounded up and what is there down: the two never read alike.
 std::string whole_mebibytes(uintmax_t bytes) { return std::to_string(bytes / kMebibyte) + " MiB"; }
@@ -132,6 +142,7 @@ void check_output_is_new(const std::filesystem::path& output) {
   std::error_code refused;  // a name that is too long, a link that leads to itself
   if (!std::filesystem::exists(output, refused)) {
     if (refused) throw std::invalid_argument("--output " + output.string() + " cannot be used: " + refused.message());
+    refuse_links_to_nowhere(output);
     return;
   }
   if (!std::filesystem::is_directory(output)) {

@@ -70,6 +70,10 @@ def index(content: str):
     return change
 
 
+def link_to_nowhere(work):
+    (work / "run").symlink_to("gone")
+
+
 def other_run(work: Path) -> None:
     (work / "run" / "model").mkdir(parents=True)
     (work / "run" / "ledger.jsonl").write_text("precious\n")
@@ -277,6 +281,8 @@ FLAGS = {
     "no_output": (nothing, {"output": None}, "--output DIR is needed"),
     "output_is_a_file": (nothing, {"output": "data.safetensors"}, "--output must be a folder, data.safetensors is a file"),
     "output_below_a_file": (nothing, {"output": "data.safetensors/run"}, "data.safetensors"),
+    "output_is_a_link_to_nowhere": (link_to_nowhere, {}, "run is a link to what is not there"),
+    "output_below_a_link_to_nowhere": (link_to_nowhere, {"output": "run/1"}, "run is a link to what is not there"),
     "output_holds_another_run": (other_run, {}, "--output must be new or empty, run already holds a run or other files"),
     "config_missing": (nothing, {"config": "nothing.toml"}, "nothing.toml was not readable"),
     "config_with_unknown_name": (
