@@ -1,22 +1,18 @@
 #include "accountant/budget_register.h"
 
 #include <algorithm>
-#include <cstdio>
 
 #include "accountant/budget_register/records.h"
 #include "accountant/budget_register/transaction.h"
 #include "accountant/ledger/sha256.h"
+#include "accountant/plain_number.h"
 
 namespace ghostshard::accountant {
 namespace {
 
 using nlohmann::json;
 
-std::string number(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.6g", value);
-  return text;
-}
+std::string number(double value) { return plain_number(value, std::chars_format::general, 6); }
 
 // Throws BudgetExceeded unless all that was charged and planned stays within the limit of the data.
 void require_within(const BudgetRecords& now, const BudgetRecords& then, const std::vector<Charge>& spent,

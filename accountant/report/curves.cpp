@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 
+#include "accountant/plain_number.h"
 #include "accountant/report/gaussian_dp.h"
 #include "accountant/report/parts.h"
 
@@ -17,7 +18,7 @@ using Curve = std::vector<std::pair<double, double>>;  // epsilon (upper), delta
 std::set<double> curve_deltas(Delta reported) {
   std::set<double> deltas = {reported.value(), 0.2, 0.5, 0.8};  // the large ones bound tests with a few false alarms
   for (int decade = -15; decade <= -1; ++decade) {
-    const double power = std::stod("1e" + std::to_string(decade));  // pow(10, -5) is not the double 1e-5
+    const double power = number_of_plain("1e" + std::to_string(decade));  // pow(10, -5) is not the double 1e-5
     deltas.insert(power);
     if (decade < -1) deltas.insert(3 * power);
   }

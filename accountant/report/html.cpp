@@ -2,11 +2,11 @@
 // promised, how does it come about, on what does it rest, everything else.
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <stdexcept>
 
+#include "accountant/plain_number.h"
 #include "accountant/report.h"
 #include "accountant/report/parts.h"
 #include "accountant/report/style.h"
@@ -39,15 +39,11 @@ std::string epsilon_text(const json& value) { return value.is_number() ? rounded
 // The lower end, rounded down.
 std::string lower_text(const json& value) {
   if (!value.is_number()) return "none";
-  char text[64];
-  std::snprintf(text, sizeof text, "%.4f", std::floor(value.get<double>() * 1e4) / 1e4);
-  return text;
+  return plain_number(std::floor(value.get<double>() * 1e4) / 1e4, std::chars_format::fixed, 4);
 }
 
 std::string percent(double share) {  // as given
-  char text[64];
-  std::snprintf(text, sizeof text, "%g %%", share * 100);
-  return text;
+  return plain_number(share * 100, std::chars_format::general, 6) + " %";
 }
 std::string percent_up(double share) { return rounded_up(share * 100, share < 0.01 ? 2 : 1) + " %"; }
 

@@ -4,9 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 #include <sstream>
+
+#include "accountant/plain_number.h"
 
 namespace ghostshard::accountant {
 namespace {
@@ -16,23 +17,17 @@ constexpr double kLeft = 58, kRight = 410, kTop = 42, kBottom = 254;
 constexpr double kLetter = 7.3;      // about the width of one
 constexpr double kWideLetter = 9.2;  // on a phone, where style.css enlarges the words
 
-std::string fixed(double value, int digits) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*f", digits, value);
-  return text;
-}
+std::string fixed(double value, int digits) { return plain_number(value, std::chars_format::fixed, digits); }
 
 std::string coordinate(double value) { return fixed(value, 1); }
 
 // 0.002, 15, 2.5, 20,000, 1e6: as few characters as say it.
 std::string tick_text(double value) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.4g", value);
-  if (value < 1000 || value != std::floor(value)) return text;
+  constexpr auto kGeneral = std::chars_format::general;
+  if (value < 1000 || value != std::floor(value)) return plain_number(value, kGeneral, 4);
   if (value >= 1e6) {
     const double millions = value / 1e6;
-    std::snprintf(text, sizeof text, millions >= 1e6 ? "%.3g" : "%.6g M", millions >= 1e6 ? value : millions);
-    return text;
+    return millions >= 1e6 ? plain_number(value, kGeneral, 3) : plain_number(millions, kGeneral, 6) + " M";
   }
   const std::string digits = fixed(value, 0);
   std::string grouped(digits, 0, digits.size() - 3);

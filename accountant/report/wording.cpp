@@ -3,10 +3,9 @@
 // Numbers in sentences are rounded up.
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <stdexcept>
 
+#include "accountant/plain_number.h"
 #include "accountant/report/parts.h"
 #include "accountant/report/svg_plot.h"
 
@@ -44,11 +43,11 @@ std::string percent_up(double share) {
 
 std::string rounded_up(double value, int digits) {
   const double scale = std::pow(10.0, digits);
-  char text[400];
+  std::string text;
   // The product may be rounded down to a whole number: then one more.
   for (const double more : {0.0, 1.0}) {
-    std::snprintf(text, sizeof text, "%.*f", digits, (std::ceil(value * scale) + more) / scale);
-    if (!(std::strtod(text, nullptr) < value)) break;
+    text = plain_number((std::ceil(value * scale) + more) / scale, std::chars_format::fixed, digits);
+    if (!(number_of_plain(text) < value)) break;
   }
   return text;
 }
@@ -59,28 +58,22 @@ std::string small_number(double value) {
   double mantissa = value / std::pow(10.0, exponent);
   // Up to the third digit; what is a round number but for the division's rounding stays one.
   const double nearest = std::round(mantissa * 100) / 100;
-  char exactly[64];
-  std::snprintf(exactly, sizeof exactly, "%.2fe%d", nearest, exponent);
-  mantissa = std::strtod(exactly, nullptr) >= value ? nearest : std::ceil(mantissa * 100 + 1e-9) / 100;
+  const std::string exactly = plain_number(nearest, std::chars_format::fixed, 2) + "e" + std::to_string(exponent);
+  mantissa = number_of_plain(exactly) >= value ? nearest : std::ceil(mantissa * 100 + 1e-9) / 100;
   if (mantissa >= 10) {
     mantissa /= 10;
     ++exponent;
   }
-  char text[64];
-  if (exponent >= -3) {
-    std::snprintf(text, sizeof text, "%.3g", mantissa * std::pow(10.0, exponent));
-    return text;
-  }
+  constexpr auto kGeneral = std::chars_format::general;
+  if (exponent >= -3) return plain_number(mantissa * std::pow(10.0, exponent), kGeneral, 3);
   if (mantissa == 1) return power_of_ten(exponent);
-  std::snprintf(text, sizeof text, "%.3g×", mantissa);
-  return text + power_of_ten(exponent);
+  return plain_number(mantissa, kGeneral, 3) + "×" + power_of_ten(exponent);
 }
 
 std::string large_number(double value) {
   const int exponent = static_cast<int>(std::floor(std::log10(value)));
-  char text[64];
-  std::snprintf(text, sizeof text, "%.3g×", std::ceil(value / std::pow(10.0, exponent) * 100 + 1e-9) / 100);
-  return text + power_of_ten(exponent);
+  const double mantissa = std::ceil(value / std::pow(10.0, exponent) * 100 + 1e-9) / 100;
+  return plain_number(mantissa, std::chars_format::general, 3) + "×" + power_of_ten(exponent);
 }
 
 json adjacency_section(Adjacency adjacency) {

@@ -68,6 +68,7 @@ TOP = {
     "types": "api",
     "shown": "api",
     "did_you_mean": "api",
+    "plain_number": "api",
     "typed_value": "api",
     "standard_streams": "api",
     "events": "api",
