@@ -109,6 +109,14 @@ class TermAround(Around):
         return inner + 0.1 * logits.square().mean()
 
 
+class WrittenAround(Around):
+    """A term that is added in place, to what the model inside gave."""
+
+    def loss(self, logits, labels, inner):
+        inner += 0.1 * logits.square().mean()
+        return inner
+
+
 class HeadAround(torch.nn.Module):
     """Only the body is a Transformers model."""
 
@@ -161,6 +169,7 @@ OTHERS = {
     "around_gives_a_model_output": (lambda: Around(hands_on=True, as_dict=False), {"labels": CLASSES}),
     "another_loss_around": (MarginAround, {"labels": CLASSES}),
     "a_term_beside_the_loss": (lambda: TermAround(hands_on=True), {"labels": CLASSES}),
+    "a_term_that_is_written_to_the_loss": (lambda: WrittenAround(hands_on=True), {"labels": CLASSES}),
     "a_term_beside_the_loss_of_lora": (term_around_lora, {"labels": CLASSES}),
     "a_head_of_its_own": (HeadAround, {"labels": CLASSES}),
     "a_head_that_is_never_without_labels": (HeadNeverWithoutLabels, {"labels": CLASSES}),

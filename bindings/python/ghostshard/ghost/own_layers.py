@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
 
 from .layout import original_class, own_parameters, plain_forward
@@ -23,6 +24,12 @@ def loss_of(output: Any) -> Any:
 def _forms_a_loss(output: Any) -> bool:
     """One number is a mean over the batch."""
     return any(value.dim() == 0 and value.is_floating_point() for value in tensors_in(output))
+
+
+def _writes_to(loss: torch.Tensor) -> int:
+    """How often it was written to."""
+    with torch._C.DisableTorchFunctionSubclass():  # a loss that all units share takes no other question
+        return loss._version
 
 
 class Outputs:
@@ -66,7 +73,8 @@ class Layers:
         self._entered: list[int] = []  # how many calls there were before those of the modules that are under way
         self.args: tuple = ()
         self.kwargs: dict = {}
-        self.loss: Any = None  # the model's own, of the last forward
+        self._loss: Any = None  # the model's own, of the last forward
+        self._writes = 0  # how often it had been written to then
         self._handles: list = []
 
     def _attach(self) -> None:
@@ -82,7 +90,7 @@ class Layers:
             self._attach()
         self._outputs = Outputs() if active else None
         self._calls, self._entered = [], []
-        self.args, self.kwargs, self.loss = (), {}, None
+        self.args, self.kwargs, self._loss = (), {}, None
 
     def end(self) -> Outputs | None:
         outputs, self._outputs = self._outputs, None
@@ -103,8 +111,13 @@ class Layers:
             self.args, self.kwargs = args, kwargs
 
     def gave(self, output: Any) -> None:
-        if self._outputs is not None:
-            self.loss = loss_of(output)
+        if self._outputs is not None and isinstance(loss := loss_of(output), torch.Tensor):
+            self._loss, self._writes = loss, _writes_to(loss)
+
+    def handed_on(self, loss: Any, *, copied: bool) -> bool:
+        """Whether what is around the Transformers model gives the loss that this one gave, and has not written to it (`output.loss += term`). copied: or
+        another tensor of the same value, as where PEFT has the model computed as one layer."""
+        return loss is None or (_writes_to(loss) == self._writes if loss is self._loss else copied)
 
     def _enter(self, *_: Any) -> None:
         self._entered.append(len(self._calls))

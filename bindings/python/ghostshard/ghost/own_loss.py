@@ -1,8 +1,8 @@
 """The loss that a Transformers model forms itself, of each example.
 
 A model forms a mean over the batch, which no example's clipping can use. For four kinds that Transformers names, transformers_losses.py
-forms each example's loss from logits and labels; if these losses, reduced as Transformers does, give the model's own loss of
-the first batch, they train from then on. Any other loss (class weights, margins, a router's loss, `model.loss_function`, spans,
+forms each example's loss from logits and labels; if Transformers' own code formed the model's (formed_by.py), and these losses,
+reduced as Transformers does, give the same for the first batch, they train from then on. Any other loss (class weights, margins, a router's loss, `model.loss_function`, spans,
 pictures, translations) is computed example by example by the model's own code: its forward runs once for the batch; then for
 each example the model's outermost forward runs again, in which every layer gives the rows of that example which it gave for
 the batch. So each example's loss is what the model would give for that example alone, and two examples are compared with
@@ -12,7 +12,6 @@ exactly that, at first use.
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +20,7 @@ from torch import nn
 
 from .batch import Inputs
 from .checks.state import State
+from .formed_by import by_transformers, deciding, refuse_another_forward
 from .layout import original_class
 from .listed import Path, mapped_units, picked
 from .own_layers import Layers, Outputs, loss_of
@@ -41,7 +41,8 @@ class OwnLoss:
 
     def __init__(self, model: nn.Module, transformer: Any, forward: Callable[..., Any], device: Callable[[], torch.device]):
         self._model, self._transformer, self._forward, self._device = model, transformer, forward, device
-        self._by_form: bool | None = None  # loss.py has the model's own; None: not known yet
+        self._forms: dict[tuple, bool] = {}  # of each kind of call (formed_by.py): loss.py has the model's own
+        self._call: tuple = ()  # the last one's
         self._sure = False  # examples were compared with themselves alone
         self._pending: Inputs | None = None  # a batch whose examples must be compared
         self._may_form_one = True  # of other arguments than labels
@@ -51,15 +52,21 @@ class OwnLoss:
         self._layers = Layers(model, transformer)
 
     @property
-    def keeps_labels(self) -> bool:
-        """The model's forward must get the labels, because its own loss is needed."""
-        return self._transformer is not None and (not self._by_form or self._needs_labels)
+    def _by_form(self) -> bool | None:
+        """loss.py has the loss that the model forms in calls like the last one; None: not known yet."""
+        return self._forms.get(self._call)
+
+    def keeps_labels(self, kwargs: dict) -> bool:
+        """The model's forward, which begins with these, must get the labels, because its own loss is needed."""
+        if self._transformer is None:
+            return False
+        self._call = deciding(self._transformer, kwargs)
+        return not self._by_form or self._is_around
 
     @functools.cached_property
-    def _needs_labels(self) -> bool:
-        """The forward of a module around the Transformers model takes them, and may form its loss whatever they are."""
-        around = unwrapped(self._model)
-        return around is not self._transformer and not self._is_of_peft and "labels" in inspect.signature(around.forward).parameters
+    def _is_around(self) -> bool:
+        """There is a module of the user's around the Transformers model, which may make another loss of the model's in any batch."""
+        return unwrapped(self._model) is not self._transformer and not self._is_of_peft
 
     @functools.cached_property
     def _is_of_peft(self) -> bool:
@@ -73,8 +80,10 @@ class OwnLoss:
 
     def begin(self, given: Inputs) -> None:
         """Before a forward that records."""
+        given.loss_call = self._call
         self._pending = None
-        self._layers.begin(active=self._transformer is not None and not self._by_form and (given.labels is not None or self._may_form_one))
+        needed = self._transformer is not None and (not self._by_form or self._is_around)
+        self._layers.begin(active=needed and (given.labels is not None or self._may_form_one))
         if self._model is self._transformer:  # its forward is under way, as it was before
             self._layers.took(given.args, given.kwargs)
 
@@ -98,23 +107,26 @@ class OwnLoss:
                 f"{type(self._model).__name__} has parameters of its own beside its layers, so that all of it counts as one layer, whose loss of the batch is not told apart "
                 f"example by example: make each of these parameters one of a small nn.Module that is called. {_OTHER}"
             )
+        handed_on = self._layers.handed_on(own, copied=self._is_of_peft)
         own = plain(own)  # of a prompt that PEFT learns
-        if self._by_form is not False and self._has_form(given, output):
+        if self._by_form is not False and self._has_form(given, output, handed_on):
             losses = loss_of_transformers(self._transformer, output, given.labels, reduction, given.packing)
-            if not self._by_form:
-                self._by_form = self._same(losses, own, given, reduction, logits_of(output).dtype)
-            if self._by_form:
+            same = self._by_form or self._same(losses, own, given, reduction, logits_of(output).dtype)
+            if same is not None:
+                self._forms[self._call] = same
+            if same and not self._is_around:
                 self._layers.remove()
-            if self._by_form is not False:
+            if same is not False:
                 return losses
         if given.packing is not None:
             raise ValueError(
                 f"{self._name} forms a loss of its own, which packed texts cannot have one by one (class weights, label smoothing, a "
                 f"router's loss, model.loss_function). {_OTHER}"
             )
-        self._by_form = False
+        self._forms[self._call] = False
         self._rounding = max(torch.finfo(value.dtype).eps for value in tensors_in(output) if value.is_floating_point())
-        self._former = self._transformer if self._is_of_peft or self._layers.loss is own else unwrapped(self._model)
+        self._former = self._transformer if handed_on else unwrapped(self._model)
+        refuse_another_forward(self._former)
         if not outputs or own is None:
             raise ValueError(
                 f"the loss that {type(self._model).__name__} gives is not one that {self._name} forms of its layers' outputs, so it is "
@@ -127,7 +139,7 @@ class OwnLoss:
 
     def again(self, given: Inputs, forward: Callable[..., Any]) -> tuple[Any, torch.Tensor | None]:
         """The output of a forward that records nothing, of other arguments in the place of the last one's, and its losses as losses() gave them."""
-        by_form = self._by_form is not False
+        by_form = self._forms.get(given.loss_call) is not False  # another forward may have come since
         self._layers.begin(active=not by_form)
         try:
             output = forward(*given.args, **given.kwargs)
@@ -137,11 +149,10 @@ class OwnLoss:
             return output, loss_of_transformers(self._transformer, output, given.labels, self._reduction, given.packing)
         return output, self._one_by_one(outputs, given, None) if outputs else None
 
-    def _has_form(self, given: Inputs, output: Any) -> bool:
+    def _has_form(self, given: Inputs, output: Any, handed_on: bool) -> bool:
         logits = logits_of(output)
-        changed = self._layers.loss is not loss_of(output) and (logits is None or self._layers.loss is not None) and not self._is_of_peft
-        if given.labels is None or changed:  # by what is around the Transformers model: a term may be too small to be seen in one batch
-            return False
+        if given.labels is None or not handed_on or (given.packing is None and not by_transformers(self._transformer)):
+            return False  # what others make of it may be too little to be seen in one batch
         if not per_example_form(self._transformer, given.labels, given.packing):
             if given.packing is None:
                 return False

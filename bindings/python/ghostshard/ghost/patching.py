@@ -221,7 +221,7 @@ class PatchedModel:
             args, kwargs = self._read(args, kwargs, keywords.says, torch.compiler.is_compiling())
         given = self._given = batch.read(
             module, self._transformer, args, kwargs, keywords, batch_first=self._batch_first,
-            recording=engine is not None and engine.recording, keeps_labels=engine is not None and self.own_loss.keeps_labels,
+            recording=engine is not None and engine.recording, keeps_labels=engine is not None and engine.recording and self.own_loss.keeps_labels(kwargs),
             entries={} if engine is None else engine.provenance.entries,
         )  # fmt: skip
         if engine is not None:

@@ -57,7 +57,7 @@ class Guard:
                 raise RuntimeError(
                     f"parameter {name!r} was used outside of its own layer's forward, so it has no per-example "
                     "gradient; nothing of this backward was kept. Have the module that uses it computed as one layer, ghostshard.register_rule(TheModule)"
-                    "(ghostshard.per_example) before make_private() (for a penalty on weights take the optimizer's weight_decay), or freeze it (the queries of DETR, "
+                    "(ghostshard.per_example) before make_private() (for a penalty on weights take the optimizer's weight_decay; PEFT's AdaLoRA adds none if its task_type is left out), or freeze it (the queries of DETR, "
                     "whose model takes a table's weight whole)"
                 )
 
