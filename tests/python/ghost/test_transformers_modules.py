@@ -38,3 +38,34 @@ def test_a_model_is_exact(family):
         for parameter in model.parameters():  # some begin with zeros, or are left as they are
             parameter.copy_(torch.randn_like(parameter) * (0.1 if parameter.dim() > 1 else 0.05) + (parameter.dim() == 1))
     assert step_of(model, family.batch(model.config)) < RIGHT
+
+
+STATES = {"linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8}
+WITH_CACHES = [
+    causal("gpt_oss", num_local_experts=2, num_experts_per_tok=1, layer_types=["sliding_attention", "full_attention"], sliding_window=3),
+    causal("lfm2", layer_types=["conv", "full_attention"]),
+    causal("qwen3_next", **STATES, num_experts=2, num_experts_per_tok=1, moe_intermediate_size=8, shared_expert_intermediate_size=8, layer_types=["linear_attention", "full_attention"]),
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("family", WITH_CACHES, ids=lambda family: family.name)
+def test_a_cache_that_the_model_makes_by_itself_changes_nothing(family):
+    """Layers that are computed unit by unit get it as an argument."""
+    torch.manual_seed(1)
+    try:
+        model = family.build()
+    except ValueError as error:  # another version of Transformers
+        pytest.skip(str(error)[:80])
+    model.config.use_cache = True
+    assert step_of(model, family.batch(model.config)) < RIGHT
+
+
+def test_a_cache_that_holds_something_is_refused():
+    family = WITH_CACHES[0]
+    model = family.build()
+    batch = family.batch(model.config)
+    with torch.no_grad():
+        batch["past_key_values"] = model(batch["input_ids"], use_cache=True).past_key_values
+    with pytest.raises(ValueError, match="got .'DynamicCache'.; .*or call the model with use_cache=False and without a cache"):
+        step_of(model, batch)

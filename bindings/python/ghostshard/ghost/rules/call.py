@@ -10,10 +10,12 @@ from ..layout import original_class
 from ..rows import of_places
 from ..shared import Shared, plain
 from ..tensor_trees import constants_in, refilled, tensors_in
+from .caches import without_caches
 from .layer import Layer, time_first
 
 # A layer may also get these, which no example is in.
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, slice, range, Enum, torch.dtype, torch.device, torch.layout)
+_WITHOUT_CACHE = ", or call the model with use_cache=False and without a cache"
 
 
 class Call:
@@ -25,14 +27,14 @@ class Call:
 
     def __init__(self, layer: Layer, args: tuple, kwargs: dict):
         self.layer = layer
-        self._given = (args, kwargs)
+        self._given = without_caches(layer.module, args, kwargs)
         self._tensors = [plain(value) for value in tensors_in(self._given)]
         self._behind = {i: value.behind for i, value in enumerate(tensors_in(self._given)) if isinstance(value, Shared)}
         strange = [type(value).__name__ for value in constants_in(self._given) if not isinstance(value, _PLAIN)]
         if strange:
             raise ValueError(
                 f"{self.kind}: per-example gradients by torch.func need tensors and plain values as arguments, got {strange}; register a "
-                "rule for it (ghostshard.register_rule)"
+                f"rule for it (ghostshard.register_rule){_WITHOUT_CACHE * any('Cache' in each for each in strange)}"
             )
         if self._tensors and 0 not in self._behind:
             layer.units_first(self._tensors[0])
