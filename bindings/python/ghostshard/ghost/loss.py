@@ -25,6 +25,7 @@ from .like_a_number import NO_FUNCTION, ReadsLikeANumber
 from .nobody import losses_of_nobody
 from .provenance import IN_ITS_PLACE, Drawn, Finding, as_units, bare, plain
 from .recording import RecordingEngine
+from .set_outside import SettingsHandedOn
 from .shared import Shared
 
 _REDUCTIONS = ("mean", "sum")
@@ -187,7 +188,7 @@ class PrivateLoss(ReadsLikeANumber, DPTensorFastGradientClipping):
         return f"PrivateLoss({self.item():.4f})"
 
 
-class PrivateCriterion(nn.Module, DPLossFastGradientClipping):
+class PrivateCriterion(SettingsHandedOn, DPLossFastGradientClipping):
     """Opacus' criterion wrapper: runs the criterion with reduction "none" and gives a PrivateLoss. A module, so that it can take the
     place of the one that a model or a LightningModule holds as a child.
 
@@ -204,8 +205,8 @@ class PrivateCriterion(nn.Module, DPLossFastGradientClipping):
                              "example is a function or a module without a reduction of its own")
         self.engine = self.module = engine
         self.optimizer = optimizer
+        self.loss_reduction, self._reduction = loss_reduction, own
         self.criterion = criterion
-        self.loss_reduction = loss_reduction
 
     def __deepcopy__(self, memo: dict) -> Any:
         """The plain criterion: a copied model (an average of weights) is not private either."""
@@ -259,10 +260,12 @@ class PrivateCriterion(nn.Module, DPLossFastGradientClipping):
         return reduce_units(*_of_rows(losses, self._valid(args, kwargs, losses), units), self.loss_reduction)
 
     def _unreduced(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        before = getattr(self.criterion, "reduction", None)
+        if before in ("mean", "sum", "batchmean") and before != self._reduction:
+            raise ValueError(f"the criterion's reduction became {before!r} after make_private(), which was given {self._reduction!r}: set it before, and loss_reduction alike")
         if is_plain(self.criterion) and len(args) == 2 and not kwargs:
             return cross_entropy(*args, ignore_index=self.criterion.ignore_index)
         given = hasattr(self.criterion, "reduction")
-        before = getattr(self.criterion, "reduction", None)
         try:
             self.criterion.reduction = "none"
         except (AttributeError, TypeError, RuntimeError):  # a bound method, slots, TorchScript: it gives what it gives

@@ -10,10 +10,15 @@ from torch import nn
 
 from .engine import GhostEngine
 from .loss import check_reduction
+from .set_outside import is_of
 
 _STAYS_YOURS = (
     "What make_private(wrap_model=False) returns first is a handle beside the model, which stays your own: call, train, save and hand on the model that "
     "you gave to it"
+)
+
+_OF_THE_MODEL = (
+    "{0!r} is of the model, not of the wrapper that make_private() returned: take module._module.{0}, or leave the wrapper out with make_private(wrap_model=False)"
 )
 
 _NO_COEFFICIENTS = (
@@ -80,10 +85,12 @@ class GhostModule(AbstractGradSampleModule):
             model = self.__dict__.get("_modules", {}).get("_module")
             if model is None or name.startswith("_") or not hasattr(model, name):
                 raise
-            raise AttributeError(
-                f"{name!r} is of the model, not of the wrapper that make_private() returned: take module._module.{name}, or leave the wrapper out with "
-                "make_private(wrap_model=False)"
-            ) from error
+            raise AttributeError(_OF_THE_MODEL.format(name)) from error
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if "engine" in vars(self) and is_of(self, self._module, name):
+            raise AttributeError(_OF_THE_MODEL.format(name))
+        super().__setattr__(name, value)
 
     def __getitem__(self, key: Any) -> Any:
         """A part of the model, as attributes are (`model[0]` of a Sequential, a name of a ModuleDict)."""
