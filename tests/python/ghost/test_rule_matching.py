@@ -130,3 +130,28 @@ def test_a_class_whose_forward_was_changed_is_refused(monkeypatch):
     private = Private(nn.Sequential(nn.Linear(6, 3)), 1.0)
     with pytest.raises(RuntimeError, match="gives another output than the rule of its class"):
         private.module(torch.randn(5, 6))
+
+
+class Doubled(nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def of_another_class(monkeypatch, layer):
+    layer.__class__ = Doubled
+
+
+def of_a_class_that_changed(monkeypatch, layer):
+    plain = nn.Linear.forward
+    monkeypatch.setattr(nn.Linear, "forward", lambda self, x: 3 * plain(self, x))
+
+
+@pytest.mark.parametrize("change", [of_another_class, of_a_class_that_changed])
+def test_a_layer_that_becomes_another_is_refused(monkeypatch, change):
+    """After it was compared with its rule."""
+    model, batch = nn.Sequential(nn.Linear(6, 3)), (torch.randn(5, 6), torch.randint(0, 3, (5,)))
+    private = Private(model, 1.0)
+    private.step(class_loss, [batch])
+    change(monkeypatch, model[0])
+    with pytest.raises(RuntimeError, match=r"0 became another .* after make_private\(\), .*what Linear did"):
+        private.module(batch[0])

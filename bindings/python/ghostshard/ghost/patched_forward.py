@@ -26,6 +26,7 @@ class PatchedForward:
         self.rule = rule
         self._compared = rule is per_example or rule is beside_children  # the one compares by itself, the other is the forward
         self._guard = guard
+        self._code = original_class(module), original_class(module).forward
         entries = (engine.layout.parameters[number] for number in self.layer.numbers.values())
         self._slots = [(slot, entry) for entry in entries for slot in entry.slots if slot.module is module]
         functools.update_wrapper(self, self.layer.original)
@@ -65,8 +66,18 @@ class PatchedForward:
         parts = layer.parts(first)
         return output if parts == 1 else InOrder.apply(anchor(), layer.folded(output, parts)).flatten(0, 1)
 
+    def _refuse_other_code(self) -> None:
+        """RuntimeError if the layer is of another class than its rule was chosen for."""
+        now = original_class(self.layer.module)
+        if (now, now.forward) != self._code:
+            raise RuntimeError(
+                f"{self.layer.name} became another {now.__name__} after make_private(), by its class or its class's forward, and a private step would go on computing "
+                f"what {self._code[0].__name__} did: change it before make_private()"
+            )
+
     def _recorded(self, args: tuple, kwargs: dict) -> Any:
         layer = self.layer
+        self._refuse_other_code()
         self._guard(self._slots)  # no block's forward was called if the model was entered by a method
         if layer.engine.ranks.model_ranks > 1:
             return tensor_parallel.forward(layer, self.rule, args, kwargs)
