@@ -1,5 +1,7 @@
-"""Modules of Transformers that are computed as one layer with their children: they read a child's weight themselves, or give children rows that they
-chose among those of all examples."""
+"""Modules that are computed as one layer with their children: they read a child's weight themselves, give children rows that they chose among those of all
+examples, or hand on from child to child what has several rows of each example."""
+
+from torch import nn
 
 from .any_layer import per_example
 from .layer import register_rule
@@ -7,8 +9,10 @@ from .layer import register_rule
 _READ_WEIGHTS = (
     "BailingHybridDeltaAttention", "ConditionalDetrMHAttentionMap", "DabDetrMHAttentionMap", "DetrMHAttentionMap", "EdgeTamMaskDecoder", "Glm5NextTextLinearAttention",
     "InklingShortConvolution", "Inkling2ShortConvolution", "KimiLinearDeltaAttention", "Lfm2ShortConv", "Lfm2MoeShortConv", "Lfm3ShortConv", "LongcatFlashTopkRouter",
-    "MaskFormerDetrMHAttentionMap", "RecurrentGemmaRecurrentBlock", "SamMaskDecoder", "SamHQMaskDecoder", "Sam2MaskDecoder", "Siglip2VisionEmbeddings", "TDNNLayer",
+    "MaskFormerDetrMHAttentionMap", "RecurrentGemmaRecurrentBlock", "SamMaskDecoder", "SamHQMaskDecoder", "Sam2MaskDecoder",
+    "SamPromptEncoder", "SamHQPromptEncoder", "Siglip2VisionEmbeddings", "TDNNLayer",
 )  # fmt: skip
 _CHOOSE_ROWS = ("Llama4TextMoe", "SwitchTransformersSparseMLP")
+_HAND_ON_ROWS = ("WavLMEncoder", "WavLMEncoderStableLayerNorm")  # biases of distances, for each head of each example
 
-register_rule(*(f"transformers:{name}" for name in (*_READ_WEIGHTS, *_CHOOSE_ROWS)))(per_example)
+register_rule(nn.AdaptiveLogSoftmaxWithLoss, *(f"transformers:{name}" for name in (*_READ_WEIGHTS, *_CHOOSE_ROWS, *_HAND_ON_ROWS)))(per_example)
