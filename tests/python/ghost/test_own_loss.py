@@ -212,6 +212,22 @@ class ContrastiveAround(Around):
         return functional.cross_entropy(logits @ logits.T, torch.arange(len(logits)))
 
 
+class Turned(torch.nn.Module):
+    def forward(self, x):
+        return x.T
+
+
+class TurnedAround(Around):
+    """A layer gives the examples in the second extent."""
+
+    def __init__(self):
+        super().__init__()
+        self.turned = Turned()
+
+    def loss(self, logits, labels, inner):
+        return functional.cross_entropy(logits.clone().add_(self.turned(logits).T), labels)
+
+
 class ParameterBeside(Around):
     def __init__(self):
         super().__init__()
@@ -224,6 +240,7 @@ class ParameterBeside(Around):
 JOINT = {
     "parameter_beside_layers": (ParameterBeside, "make each of these parameters one of a small nn.Module"),
     "contrastive": (lambda: bert(Contrastive), "no mean of its examples"),
+    "an_output_that_is_turned": (TurnedAround, "of something that is not told apart example by example .output with shape"),
     "contrastive_around": (ContrastiveAround, "no mean of its examples"),
 }  # fmt: skip
 

@@ -222,7 +222,10 @@ class OwnLoss:
             part = _Part(i, units, given.dim)
             bare = outputs.replayed(self._former, part.of)
             args, kwargs = part.of(taken, given.listed)
-            loss = loss_of(bare.forward(*args, **kwargs))
+            try:
+                loss = loss_of(bare.forward(*args, **kwargs))
+            except (RuntimeError, IndexError) as error:
+                raise ValueError(f"{self._name} forms its loss of something that is not told apart example by example ({error}). {_OTHER}") from error
             if not isinstance(loss, torch.Tensor) or loss.dim() != 0:
                 raise ValueError(f"{self._name} forms no loss of one example that is one number. {_OTHER}")
             found.append(loss)
