@@ -117,6 +117,24 @@ def test_a_forward_in_the_place_of_the_classs_is_refused():
         Private(model, 0.5).module(input_ids=IDS, labels=IDS)
 
 
+class Ignoring(Around):
+    def forward(self, **batch):
+        return self.inner(**batch, ignore_index=int(IDS[1, 2]))
+
+
+@pytest.mark.parametrize("build, more", [(llama, {"ignore_index": int(IDS[1, 2])}), (Ignoring, {})], ids=["of_the_call", "around"])
+def test_words_that_a_call_leaves_out_of_the_loss(build, more):
+    """The first batch has none of them."""
+    torch.manual_seed(3)
+    model, others = build(), torch.where(IDS == IDS[1, 2], 5 + (IDS[1, 2] == 5), IDS)
+    loss = lambda model, batch: model(input_ids=batch[0], labels=batch[0], **more).loss
+    private = Private(model, 0.5)
+    for ids in (others, IDS):
+        expected = oracle.clipped_sum(copy.deepcopy(model), loss, [(ids,)], 0.5)
+        loss(private.module, (ids,)).backward()
+        assert oracle.worst_difference(private.released(), expected) < SUM_TOLERANCE
+
+
 def test_two_losses_of_one_batch_and_an_evaluation_between():
     """Their calls differ, and so do the ways in which their losses are formed, when the batch is looked at again."""
     torch.manual_seed(3)

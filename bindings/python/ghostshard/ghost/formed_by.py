@@ -25,6 +25,11 @@ def by_transformers(model: Any) -> bool:
     return all(_root(each) in _KNOWN for function in functions for each in _wrapped(function))
 
 
+def asks_for_another(kwargs: dict) -> bool:
+    """Whether a call hands on settings to Transformers' loss functions, of which our forms know none."""
+    return any(kwargs.get(name) is not None for name in ("ignore_index", "shift_labels"))
+
+
 def refuse_another_forward(model: Any) -> None:
     """ValueError if a function of the user's stands in the place of its forward: it computes with the model, so no example's rows can be put into that."""
     own = set(_wrapped(original_class(model).forward))
@@ -56,4 +61,4 @@ def _root(function: Any) -> str:
     return name.partition(".")[0]
 
 
-__all__ = ["by_transformers", "deciding", "refuse_another_forward"]
+__all__ = ["asks_for_another", "by_transformers", "deciding", "refuse_another_forward"]

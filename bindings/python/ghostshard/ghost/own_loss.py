@@ -20,7 +20,7 @@ from torch import nn
 
 from .batch import Inputs
 from .checks.state import State
-from .formed_by import by_transformers, deciding, refuse_another_forward
+from .formed_by import asks_for_another, by_transformers, deciding, refuse_another_forward
 from .layout import original_class
 from .listed import Path, mapped_units, picked
 from .own_layers import Layers, Outputs, loss_of
@@ -151,7 +151,7 @@ class OwnLoss:
 
     def _has_form(self, given: Inputs, output: Any, handed_on: bool) -> bool:
         logits = logits_of(output)
-        if given.labels is None or not handed_on or (given.packing is None and not by_transformers(self._transformer)):
+        if given.labels is None or not handed_on or asks_for_another(self._layers.kwargs) or (given.packing is None and not by_transformers(self._transformer)):
             return False  # what others make of it may be too little to be seen in one batch
         if not per_example_form(self._transformer, given.labels, given.packing):
             if given.packing is None:
