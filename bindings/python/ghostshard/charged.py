@@ -61,9 +61,10 @@ class Charged:
         """Its history is what a checkpoint made of it."""
         self._held, self._made = list(accountant.history), charges_of(accountant.history)
 
-    def owe(self, charges: int) -> None:
-        """An optimizer's state was loaded, of a run that had so many."""
+    def owe(self, charges: int) -> bool:
+        """An optimizer's state was loaded, of a run that had so many. Whether another process made some of them."""
         self._owed = max(self._owed, charges)
+        return charges > self._count
 
     def refuse_lost(self, accountant: Any) -> None:
         """RuntimeError unless the accountant has all charges that are known, each with its own noise and rate."""

@@ -331,7 +331,7 @@ class PrivacyEngine(ResumableEngine):
         budget = engine.run.budget = self._registered(engine, plan)
         self._remember(data_loader)
         # From here on nothing can be refused: the run is this engine's.
-        ghost.count_charges(self._charges, self._charged.owe)
+        ghost.count_charges(self._charges, self._owe)
         self._spending.own, self._header, self._budget = own, header, budget
         self._optimizer, self._ghost, self._loader = ghost.original_optimizer, engine, data_loader
 

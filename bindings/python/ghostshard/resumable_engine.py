@@ -17,7 +17,7 @@ from .charged import Charged
 from .checkpoint_terms import ONE_CHECKPOINT, checkpoint_parts, refuse_unlike
 from .files import require_regular_file
 from .ghost.checks.alike import together
-from .loaders import CyclicBatchSampler, PoissonBatchSampler
+from .loaders import CyclicBatchSampler
 from .loaders.given_keys import GivenKeys
 
 __all__ = ["ResumableEngine", "plain_optimizer"]
@@ -187,9 +187,15 @@ class ResumableEngine(opacus.PrivacyEngine):
             )
         else:
             self._add_others(counted)
+            self._given.set_apart()
             engine.resume(engine.next_step[0], [], ledger_open=engine.run.ledger_is_open)
         engine.run.stopped = None
         return loaded
+
+    def _owe(self, charges: int) -> None:
+        """An optimizer's state was loaded, of a run that had so many charges: coins and noise of that run come no more, either."""
+        if self._charged.owe(charges):
+            self._given.set_apart()
 
     def _add_others(self, counted: checkpoint.Charges) -> None:
         """Charges of a run that another engine made, Opacus' own, beside those that are there: which of them these may be, nobody tells."""
@@ -291,9 +297,8 @@ class ResumableEngine(opacus.PrivacyEngine):
         self._charged.loaded(self.accountant)
         engine.memory.goes_on(state)
         engine.resume(state["step"], attempts, ledger_open=open_now)
+        self._given.set_apart()
         sampler = getattr(self._loader, "batch_sampler", None)
-        if isinstance(sampler, PoissonBatchSampler):
-            sampler.draw_anew()
         if isinstance(sampler, CyclicBatchSampler):
             sampler.go_on_at(state["step"])
 

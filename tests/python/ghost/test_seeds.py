@@ -101,6 +101,72 @@ def test_a_generator_that_is_seeded_again_does_not_repeat_noise():
     assert len({tuple(each.tolist()) for each in released}) == len(released)
 
 
+def both_of(engine):
+    """Two runs of one engine, each with generators of its own."""
+    return [begun(engine, coins=seeded(number), noise=seeded(10 + number)) for number in range(2)]
+
+
+def unlike(earlier, later):
+    """None of the draws, and none of the noise, came before."""
+    noise_of = lambda runs: {tuple(each.tolist()) for _, noise in runs for each in noise}
+    assert all(before[0] != now[0] for before, now in zip(earlier, later, strict=True))
+    assert not noise_of(earlier) & noise_of(later)
+
+
+@pytest.mark.parametrize("load", ["load_checkpoint", "load_state_dict"])
+@pytest.mark.filterwarnings("ignore:no ledger|this PrivacyEngine has accounted")
+def test_a_run_that_goes_on_repeats_no_key_of_any_model_of_its_engine(tmp_path, load):
+    """Weights are those of a later step then, so two releases of one noise differ by gradients without noise."""
+    engine = PrivacyEngine()
+    runs = both_of(engine)
+    (module, optimizer, _, _), saved = runs[0], engine.state_dict()
+    engine.save_checkpoint(path=tmp_path / "first.pt", module=module, optimizer=optimizer)
+    before = [passed(run, passes=1) for run in runs]
+    later = PrivacyEngine()
+    again = both_of(later)
+    if load == "load_checkpoint":
+        later.load_checkpoint(path=tmp_path / "first.pt", module=again[0][0], optimizer=again[0][1])
+    else:
+        later.load_state_dict(saved)
+    unlike(before, [passed(run, passes=1) for run in again])
+
+
+def test_a_model_that_is_made_private_after_a_checkpoint_was_loaded_has_keys_of_its_own():
+    engine = PrivacyEngine()
+    begun(engine)
+    saved = engine.state_dict()
+    before = [passed(begun(engine, coins=seeded(), noise=seeded(1)), passes=1)]
+    later = PrivacyEngine()
+    begun(later)
+    later.load_state_dict(saved)
+    unlike(before, [passed(begun(later, coins=seeded(), noise=seeded(1)), passes=1)])
+
+
+@pytest.mark.parametrize("first", ["accountant", "optimizer"])
+def test_an_optimizers_state_of_another_process_goes_on_with_other_keys(first):
+    engine = PrivacyEngine()
+    run = begun(engine, coins=seeded(), noise=seeded(1))
+    before = [passed(run, passes=1)]
+    loads = {"accountant": (PrivacyEngine(), engine.accountant.state_dict()), "optimizer": run[1].state_dict()}
+    later, history = loads["accountant"]
+    again = begun(later, coins=seeded(), noise=seeded(1))
+    for each in (first, "accountant", "optimizer"):
+        if each == "accountant":
+            later.accountant.load_state_dict(history)
+        else:
+            again[1].load_state_dict(loads["optimizer"])
+    unlike(before, [passed(again, passes=1)])
+
+
+def test_a_state_that_an_optimizer_gave_in_this_process_changes_no_key():
+    one, two = (begun(PrivacyEngine(), coins=seeded(), noise=seeded(1)) for _ in range(2))
+    for run in (one, two):
+        passed(run, passes=1)
+    two[1].load_state_dict(two[1].state_dict())
+    one, two = passed(one, passes=1), passed(two, passes=1)
+    assert one[0] == two[0]
+
+
 @pytest.mark.parametrize("given, said", [({"coins": seeded()}, "the data loader's generator"), ({"noise": seeded()}, "noise_generator")], ids=["coins", "noise"])
 def test_a_register_adds_up_no_runs_of_a_seed(tmp_path, given, said):
     torch.save(data().tensors, tmp_path / "data.pt")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import hashlib
+import secrets
 
 import torch
 
@@ -14,9 +15,15 @@ class GivenKeys:
 
     def __init__(self) -> None:
         self._times: collections.Counter[bytes] = collections.Counter()
+        self._set_apart = b""
+
+    def set_apart(self) -> None:
+        """From here on the same generators give other keys than ever before: a checkpoint's process had keys too, of all runs of its engine, and which nobody knows."""
+        self._set_apart = secrets.token_bytes(32)
 
     def fresh(self, key: bytes) -> bytes:
         """The key itself, or one that follows from it and from how often it was given before."""
+        key = hashlib.sha256(key + self._set_apart).digest() if self._set_apart else key
         times = self._times[key]
         self._times[key] += 1
         return hashlib.sha256(key + times.to_bytes(8, "little")).digest() if times else key

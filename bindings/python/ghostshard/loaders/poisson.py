@@ -83,7 +83,6 @@ class PoissonBatchSampler(UniformWithReplacementSampler):
         self.process_group = process_group
         self.twins = twins
         self._own_groups: dict[dist.ProcessGroup | None, dist.ProcessGroup] = {}
-        self._set_apart = b""
         self.given = GivenKeys()  # as the generator gave them; none without one
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -98,11 +97,6 @@ class PoissonBatchSampler(UniformWithReplacementSampler):
     def set_epoch(self, epoch: int) -> None:
         """For callers that expect it, and for generators that are seeded alike before every epoch."""
         self.epoch = epoch
-
-    def draw_anew(self) -> None:
-        """From the next epoch on the same generator gives other coins than ever before. For a resumed run, whose steps must not
-        repeat the coins of earlier ones."""
-        self._set_apart = secrets.token_bytes(32)
 
     @property
     def fixed_share(self) -> int:
@@ -124,7 +118,7 @@ class PoissonBatchSampler(UniformWithReplacementSampler):
         if self.generator is None:
             return _first_of(hashlib.sha256(secrets.token_bytes(32) + place.encode()).digest(), self.twins)
         words = torch.empty(4, dtype=torch.int64, device=self.generator.device).random_(generator=self.generator)
-        key = hashlib.sha256(words.cpu().numpy().tobytes() + place.encode() + self._set_apart).digest()
+        key = hashlib.sha256(words.cpu().numpy().tobytes() + place.encode()).digest()
         return _first_of(self.given.fresh(key), self.twins)
 
     def _common_key(self, place: str) -> bytes:
