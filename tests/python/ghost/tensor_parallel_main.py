@@ -253,6 +253,22 @@ def whole(parameter: torch.Tensor) -> torch.Tensor:
     return parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
 
 
+def other_batches(mesh: DeviceMesh) -> str:
+    """Own batches, of a sampler by the rank of all: then those of one rank for its whole axis."""
+    torch.manual_seed(11)
+    model, (ids,) = Stack(), tokens()[0]
+    megatron(model, mesh["tensor"])
+    private, rank = Private(shard(model, mesh), 0.5), dist.get_rank()
+    alike = ids.roll(private.engine.ranks.data_rank, 0)
+    try:
+        private.backward(next_token_loss, (alike.roll(rank, 0),))
+    except RuntimeError as error:
+        private.backward(next_token_loss, (alike,))
+        private.engine.release()
+        return str(error)
+    return "not refused"
+
+
 def refused(build: Callable[[], nn.Module], plan: dict, loss: Callable = next_token_loss) -> Callable:
     def run(mesh: DeviceMesh) -> str:
         torch.manual_seed(11)
@@ -297,6 +313,7 @@ SCENARIOS: dict[str, Callable] = {
     "whole_parameters_stay_alike": whole_parameters_stay_alike,
     "coins": coins,
     "checkpoint": checkpoint_and_back,
+    "other_batches": other_batches,
     "uneven": refused(lambda: nn.Sequential(nn.Embedding(WORDS, 9), nn.Linear(9, 7)), {"1": ColwiseParallel()}),
     "logits_left_cut": refused(Stack, MEGATRON_BLOCKS | {"head": ColwiseParallel(use_local_output=False)}, mean_logit),
     "used_elsewhere": refused(TableUsedTwice, {"words": RowwiseParallel(input_layouts=Replicate())}),

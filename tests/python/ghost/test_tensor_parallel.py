@@ -14,6 +14,7 @@ REFUSALS = {
     "uneven": "ranks must divide that dimension",
     "logits_left_cut": "losses must be plain tensors",
     "used_elsewhere": "used outside of its own layer's forward",
+    "other_batches": "their forwards were given different batches",
 }
 # What a second axis of shards changes. The other sums are long tests there.
 OF_SHARDS = ["megatron", "accumulated", "two_passes_along_the_sequence"]

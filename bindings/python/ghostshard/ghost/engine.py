@@ -156,11 +156,11 @@ class GhostEngine:
     def end_forward(self) -> None:
         self.in_forward = False
 
-    def meet(self) -> None:
-        """Before the model's forward gathers anything: the ranks are at the same place of the run, or all of them raise."""
+    def meet(self, given: Any = ()) -> None:
+        """Before the model's forward, of these arguments, gathers anything: the ranks are at the same place of the run, or all of them raise."""
         if self.recording:
             self._gathered.begin_forward()
-            self._gate.forward(self.sessions.at, anew=self.sessions.is_due)
+            self._gate.forward(self.sessions.at, given, anew=self.sessions.is_due)
         elif not torch.compiler.is_compiling():
             self._gate.evaluation()
 

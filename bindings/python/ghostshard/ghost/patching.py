@@ -174,7 +174,7 @@ class PatchedModel:
         if engine is not None and not self._repeating:
             if not torch.compiler.is_compiling():
                 engine.run.thread.begin_forward()
-            engine.meet()
+            engine.meet((args, kwargs))
         return None  # hooks that come before the batch is read are followed, like the loop
 
     def _read_arguments(self, args: tuple, kwargs: dict, owning: Collection[str], compiled: bool) -> tuple[tuple, dict]:

@@ -27,9 +27,9 @@ _TERMS = ("clip norm", "noise multiplier", "learning rates together")
 
 
 class Agreement:
-    """control: the group of all ranks; None for one alone. refuse_apart: of what each rank tells of its weights."""
+    """control: the group of all ranks; None for one alone. refuse_apart: of an event, and of what each rank tells there of its weights or its batch."""
 
-    def __init__(self, control: Any, refuse_apart: Callable[[Sequence[Replica]], None] = lambda _: None):
+    def __init__(self, control: Any, refuse_apart: Callable[[int, Sequence[Replica]], None] = lambda *_: None):
         self._control, self._refuse_apart = control, refuse_apart
         self.presence = Presence(control, self._without_this_rank)
 
@@ -48,7 +48,7 @@ class Agreement:
         """Raises `wrong`, this rank's own error, or RuntimeError on all ranks if another has one, is elsewhere, or has other terms. A
         collective.
 
-        place, terms: as _PLACES and _TERMS name them. news: bits. Returns those that any rank has. replica: of this rank's weights.
+        place, terms: as _PLACES and _TERMS name them. news: bits. Returns those that any rank has. replica: of this rank's weights, or of its batch.
         """
         if self._control is None:
             if wrong is not None:
@@ -78,7 +78,7 @@ class Agreement:
                 "sharded model is evaluated and saved by all ranks together. Nothing of this was released"
             )
         told = [each[alike:].tolist() for each in every]
-        self._refuse_apart([(part, _number(total), _number(norm)) for _, part, total, norm in told])
+        self._refuse_apart(event, [(part, _number(total), _number(norm)) for _, part, total, norm in told])
         return functools.reduce(operator.or_, (each[0] for each in told))
 
     def _raise_the_first(self, wrong: Exception | None) -> None:

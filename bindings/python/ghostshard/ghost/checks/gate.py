@@ -4,7 +4,7 @@ and are all parameters that train clipped and noised?"""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +18,8 @@ from .agreement import BACKWARD, EVALUATION, FORWARD, SAVING, STEP, Agreement
 from .batches import Batches
 from .held_weights import HeldWeights
 from .parameters import no_gradients_of_autograd, refuse_strangers, refuse_uncovered
-from .replicas import NONE, Replicas
+from .replicas import NONE, Replica, Replicas
+from .twins import Twins
 
 NO_FORWARD = (
     "backward() needs a forward of the private model with gradients enabled before it, once for each (zero_grad() after a backward drops its draw)"
@@ -40,8 +41,8 @@ class Gate:
     def __init__(self, model: nn.Module, layout: Layout, ranks: Ranks, *, communicates: bool):
         self._model, self._layout = model, layout
         self.weights = HeldWeights(layout, model)
-        self._replicas = Replicas(ranks, self.weights)
-        self._agree = Agreement(ranks.control, self._replicas.refuse_apart)
+        self._replicas, self._twins = Replicas(ranks, self.weights), Twins(ranks)
+        self._agree = Agreement(ranks.control, self._refuse_apart)
         self._communicates = communicates and ranks.control is not None
         self._process, self._world = os.getpid(), world_size()
         self._batches: Batches | None = None
@@ -76,12 +77,13 @@ class Gate:
         if self._batches is not None:
             self._batches.end()
 
-    def forward(self, at: tuple[int, int], *, anew: bool = False) -> None:
-        """at, here and below: step and attempt that the logical batch is charged as. anew: its session is still to be made, which is a collective. Raises on
-        all ranks alike."""
+    def forward(self, at: tuple[int, int], given: Any = (), *, anew: bool = False) -> None:
+        """at, here and below: step and attempt that the logical batch is charged as. given: the forward's arguments. anew: its session is still to be made,
+        which is a collective. Raises on all ranks alike."""
         self._refuse_copies()
         if self._communicates or self.draws_to_charge or anew:
-            self._meet(FORWARD, at, self.batches.check_forward)
+            self._twins.vouched = self.weights.vouched
+            self._meet(FORWARD, at, self.batches.check_forward, tell=lambda: self._twins.here(given))
 
     def evaluation(self) -> None:
         """Before a forward that records nothing. RuntimeError on all ranks if it communicates and some are elsewhere."""
@@ -112,7 +114,8 @@ class Gate:
                 self.weights.check()
             refuse_strangers(losses, self._layout, units, lambda leaf: self.batches.may_train(losses, leaf))
 
-        return self._meet(BACKWARD, at, all_checks, news)
+        first = self.batches.place[-1] == 0  # as the weights are looked at
+        return self._meet(BACKWARD, at, all_checks, news, tell=self._replicas.here if first else lambda: NONE)
 
     def together(self, at: tuple[int, int], check: Callable[[], Any]) -> bool:
         """check() within a backward: if it raises on one rank, all raise. Whether it is true on any rank."""
@@ -149,18 +152,21 @@ class Gate:
         self._meet(STEP, at, all_checks, learning_rates=learning_rates, settings=settings)
 
     def _meet(
-        self, event: int, at: tuple[int, int], check: Callable[[], Any], news: int = 0, learning_rates: float = 0.0, settings: int = 0
-    ) -> int:
+        self, event: int, at: tuple[int, int], check: Callable[[], Any], news: int = 0, learning_rates: float = 0.0, settings: int = 0,
+        tell: Callable[[], Replica] = lambda: NONE,
+    ) -> int:  # fmt: skip
         self._refuse_copies()  # before it talks in the place of the first
         wrong, replica = None, NONE
         try:
             news |= bool(check())
-            if event == BACKWARD and self.batches.place[-1] == 0:  # as the weights are looked at
-                replica = self._replicas.here()
+            replica = tell()
         except Exception as error:  # whatever it is, the other ranks wait for this one
             wrong = error
         place = (*at, *self.batches.place, self.batches.skipped, self._layout.digest_of_trainable(), settings)
         return self._agree(event, place, (*self._terms(), learning_rates), wrong, news, replica)
+
+    def _refuse_apart(self, event: int, found: Sequence[Replica]) -> None:
+        (self._twins if event == FORWARD else self._replicas).refuse_apart(found)
 
     def _refuse_copies(self) -> None:
         if os.getpid() != self._process:
