@@ -221,6 +221,61 @@ def test_an_optimizer_that_the_first_one_holds_steps():
     assert same(run, before)
 
 
+class Averaged(torch.optim.SGD):
+    """A step of its parent's, and more: half the way back to slow weights, as Lookahead goes it. Before it, gradients by their signs."""
+
+    def step(self, closure=None):
+        for parameter in self.param_groups[0]["params"]:
+            if parameter.grad is not None:
+                parameter.grad = parameter.grad.sign()
+        super().step()
+        for parameter in self.param_groups[0]["params"]:
+            slow = self.state[parameter].setdefault("slow", parameter.detach().clone())
+            slow.lerp_(parameter.detach(), 0.5)
+            parameter.data.copy_(slow)
+
+
+@pytest.mark.parametrize("beneath", [False, True], ids=["step", "pre_step"])
+def test_a_subclass_does_what_it_likes_around_its_parents_step(beneath):
+    run = run_of()
+    second(run)  # torch calls the hooks of a class's step from its first instance on, in the parent's step too
+    run.optimizer.original_optimizer = Averaged(run.model.parameters(), lr=0.1)
+    for x, y in run.loader:
+        run.optimizer.zero_grad()
+        run.backward(x, y)
+        before = values_of(run)
+        if beneath:
+            run.optimizer.pre_step()
+            run.optimizer.original_optimizer.step()
+        else:
+            run.optimizer.step()
+        assert not same(run, before)
+    assert run.charged == 5
+
+
+class Broken(torch.optim.SGD):
+    def step(self, closure=None):
+        raise OSError("no step today")
+
+
+def test_a_step_that_ended_with_an_error_opens_the_way_for_no_other():
+    run = run_of()
+    x, y = next(iter(run.loader))
+    run.optimizer.original_optimizer = broken = Broken(run.model.parameters(), lr=0.1)
+    run.backward(x, y)
+    run.optimizer.pre_step()
+    with pytest.raises(OSError, match="no step today"):
+        broken.step()
+    before = values_of(run)
+    put_raw(run, x, y)
+    with pytest.raises(RuntimeError, match="not the one given to make_private"):
+        second(run).step()
+    put_raw(run, x, y)
+    with pytest.raises(RuntimeError, match="is not the one that was released"):
+        broken.step()
+    assert same(run, before)
+
+
 @pytest.mark.parametrize("how", ["remove_hooks", "disable_hooks"])
 def test_a_phase_without_privacy_steps_as_it_likes(how):
     run = run_of()

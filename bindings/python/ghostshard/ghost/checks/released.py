@@ -9,9 +9,11 @@ added, so it needs the user's word. So does a step of another optimizer over the
 
 from __future__ import annotations
 
+import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
+from types import FrameType
 from typing import Any
 
 import torch
@@ -63,7 +65,7 @@ class Released:
         self.any_change = False  # the user vouches for what is done to gradients
         self._open = False  # what was released may be applied
         self._at_once = False  # nobody's code has come between
-        self._applying = False  # the run's optimizer is stepping, by another one that it may hold
+        self._stepping: FrameType | None = None  # the call of the run's optimizer that applies it, which may call its parent's step, or another optimizer that it holds
         self._noted: dict[int, _Noted] = {}  # by id of the parameter
         self._idle: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()  # steps of others without a gradient
         self._handle: Any = None
@@ -86,7 +88,7 @@ class Released:
 
     def end(self) -> None:
         """It was applied, or is given up."""
-        self._open, self._applying, self._noted = False, False, {}
+        self._open, self._stepping, self._noted = False, None, {}
 
     def _watch(self, optimizer: Optimizer) -> None:
         """The check is the last of the hooks, of the optimizer that steps now. TypeError for a wrapper that has none."""
@@ -103,14 +105,15 @@ class Released:
             self.weights.states.follow(optimizer)
 
         def before_step(stepping: Optimizer, args: tuple, kwargs: dict) -> None:
-            if (mine := me()) is not None:
+            if (mine := me()) is not None and not mine._applying:
                 mine.check(stepping, args, kwargs)
+                mine._stepping = sys._getframe(1)
 
         def after_step(*_: Any) -> None:
-            if (mine := me()) is not None:
-                if mine._applying and mine._open and mine.weights is not None:
+            if (mine := me()) is not None and mine._stepping is sys._getframe(1):
+                if mine._open and mine.weights is not None:
                     mine.weights.note()
-                mine._applying = False
+                mine._stepping = None
 
         self._handle = optimizer.register_step_pre_hook(before_step)
         self._end_handle = optimizer.register_step_post_hook(after_step)
@@ -133,7 +136,14 @@ class Released:
             raise RuntimeError(f"{wrong}. Nothing of it was applied. {_WAY_OUT}")
         if self._open and not self._at_once and self.weights is not None:  # a step that moves nothing may come amid a load
             self.weights.check()
-        self._applying = True
+
+    @property
+    def _applying(self) -> bool:
+        """The call is under way. (One that ended with an error is not.)"""
+        frame = sys._getframe() if self._stepping is not None else None
+        while frame is not None and frame is not self._stepping:
+            frame = frame.f_back
+        return frame is not None
 
     def refuse_another(self, stepping: Optimizer, args: tuple, kwargs: dict) -> None:
         """RuntimeError, and no gradient is left, if `stepping` is not the optimizer of the run and would change what the run trains."""
