@@ -54,6 +54,23 @@ def test_white_noise_knows_no_order(managed):
     train(Run(sampling=None, data_loader=DataLoader(Turned(), batch_size=8)).begin(), turn, managed)
 
 
+class Growing(Numbered):
+    count = N
+
+    def __len__(self):
+        return self.count
+
+
+@pytest.mark.parametrize("managed", [False, True])
+@pytest.mark.parametrize("count", [N - 8, N + 8])
+def test_a_data_set_that_grows_or_shrinks_is_refused(managed, count):
+    def become(data) -> None:
+        data.count = count
+
+    with pytest.raises(ValueError, match=f"the data set has {count} items now, and make_private\\(\\) found {N}"):
+        train(Run(sampling=None, data_loader=DataLoader(Growing(), batch_size=8)).begin(), become, managed)
+
+
 @pytest.mark.parametrize("managed", [False, True])
 def test_an_example_that_comes_to_a_second_index_is_refused(managed):
     def repeat(data) -> None:
