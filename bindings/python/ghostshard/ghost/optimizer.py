@@ -18,6 +18,7 @@ from ..optim.base import RowOptimizer
 from .checks.alike import digest_of_settings
 from .checks.held_settings import watch_schedulers
 from .checks.released import Released
+from .own_part import own_part
 from .provenance import READS, Drawn, Read, ReadInt, Summaries
 
 if TYPE_CHECKING:
@@ -176,8 +177,17 @@ class GhostOptimizer(DPOptimizerFastGradientClipping):
             self.step_hook(self)
         return True
 
+    def _only_makes_states(self) -> bool:
+        """torch.distributed.checkpoint steps so, to have states before it reads or writes them: without a batch, at a rate of 0, with gradients of zeros."""
+        session = self.engine.session
+        given = [parameter.grad for group in self.param_groups for parameter in group["params"] if parameter.requires_grad]
+        between = (session is None or not session.open) and bool(given) and all(each is not None for each in given)
+        return between and all(_rate(group) == 0 for group in self.param_groups) and not any(own_part(each).count_nonzero() for each in given)
+
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         loss = None
+        if closure is None and self._only_makes_states():
+            return self.original_optimizer.step()
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
