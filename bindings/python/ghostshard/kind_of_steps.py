@@ -12,6 +12,7 @@ from .ghost import correlation
 from .ghost.checks.charges import Charges, EachDraw, RoundsOfGroups, WholePasses
 from .ghost.ranks import Ranks
 from .loaders import GhostDataLoader, SamplingPlan, plan_of
+from .loaders.own_draws import refuse_drawn_twice
 
 __all__ = ["ARGUMENTS", "charges", "counted_as", "plan_asked_for", "private_loader", "settle", "take_out"]
 
@@ -105,6 +106,7 @@ def private_loader(
 ) -> DataLoader:
     """The loader that draws as the plan says; this one, with a warning, if batches are the caller's own."""
     if not plan.poisson:
+        refuse_drawn_twice(data_loader)
         warnings.warn(
             "batches of your own, without Poisson sampling of the private loader: each step is charged as if it held every "
             "example (sampling rate 1), and that no step holds an example twice, nor as several units, is your word",
