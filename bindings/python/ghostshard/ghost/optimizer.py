@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 
 CHARGES = "ghostshard_charges"
+_TURNS = ("train", "eval")
 _WATCHED = "_ghostshard_watched"  # of ReduceLROnPlateau.step, once it is replaced
 
 
@@ -109,7 +110,17 @@ class GhostOptimizer(DPOptimizerFastGradientClipping):
             "module.configure_optimizers = lambda: optimizer)"
         )
 
+    def _turn(self, name: str) -> None:
+        """train() or eval() of a schedule-free optimizer: between the weights that it trains and those that it evaluates it turns them by what it keeps of released
+        steps, as its step does. RuntimeError if others changed them before."""
+        with self.engine.run.thread.within(f"the optimizer's {name}()"):
+            self.engine.weights.check()
+            getattr(self.original_optimizer, name)()
+            self.engine.weights.note()
+
     def __getattr__(self, name: str) -> Any:
+        if name in _TURNS and hasattr(self.__dict__.get("original_optimizer"), name):
+            return functools.partial(self._turn, name)
         raise AttributeError(
             f"a private optimizer has no {name!r}; the optimizer beneath is optimizer.original_optimizer. (A step of two gradients, SAM's first_step() and "
             "second_step(), would show a draw twice and is not taken)"
