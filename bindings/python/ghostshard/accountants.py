@@ -242,8 +242,7 @@ def get_noise_multiplier(
     Exactly one of epochs and steps; epochs count as ceil(epochs / sample_rate) steps. On the private side: with the
     answer, get_epsilon is at most the target. epsilon_tolerance and Opacus' arguments that choose a precision (alphas, eps_error,
     delta_error) are taken and not needed; TypeError for others.
-    truncation: (units, cap) of truncated Poisson sampling. bins: of balls-in-bins sampling, `steps` being passes; then at most 1e-4 above.
-    ValueError if no noise reaches the target.
+    truncation: (units, cap) of truncated Poisson sampling. bins: of balls-in-bins sampling, `steps` being passes; then at most 1e-4 above. ValueError if no noise reaches the target.
     """
     refuse_unknown(kwargs, "get_noise_multiplier()", (*_PRECISION, *_PLANNED))
     if (steps is None) == (epochs is None):
@@ -260,7 +259,11 @@ def get_noise_multiplier(
     _known(accountant)
     terms = (float(target_epsilon), float(target_delta), q, _steps(steps))
     how = {"accountant": accountant, "truncation": truncation, "bins": bins}
-    return max(_native.noise_multiplier(*terms, adjacency=each, **how) for each in _neighbours(truncation, bins))
+    try:
+        return max(_native.noise_multiplier(*terms, adjacency=each, **how) for each in _neighbours(truncation, bins))
+    except ValueError as error:
+        loose = ". The accountant 'prv' bounds truncated batches loosely, and perhaps not at all: take 'contour', which does tightly"
+        raise ValueError(f"{error}{loose if truncation and accountant == 'prv' else ''}") from None
 
 
 def privacy_curve(

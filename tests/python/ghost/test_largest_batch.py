@@ -196,3 +196,10 @@ def test_a_call_that_was_refused_leaves_nothing_behind():
 def test_the_loose_accountant_says_so():
     with pytest.warns(UserWarning, match='"prv" bounds truncated batches loosely'):
         Run(accountant="prv").begin()
+
+
+def test_the_loose_accountant_says_so_of_a_target_that_it_does_not_reach():
+    terms = {"target_epsilon": 3.0, "target_delta": 1e-3, "sample_rate": 1 / 6, "steps": 18, "truncation": (50, 12)}
+    with pytest.raises(ValueError, match="epsilon is still inf.*'prv' bounds truncated batches loosely.* take 'contour'"):
+        get_noise_multiplier(**terms, accountant="prv")
+    assert get_noise_multiplier(**terms, accountant="contour") > 0
