@@ -32,16 +32,15 @@ from torch import nn
 from ...lost_ranks import answered
 from ..provenance import functions_under
 from .criterions import criterions_under, own_losses_under
+from .looks import Looks
 from .padded_gradients import PaddedGradients
 from .padding import settled_axes
 from .state import State
 from .values import APART, CARRIED, KEPT, MIXED, PADDED, UNKNOWN, Repeat
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _PADDED_AGAIN = 20  # one in so many batches whose padding is known
 _MOST_EARLIER = 3  # forwards of a microbatch that are looked at beside its last
 _MOST_FUNCTIONS = 8
-_MOST_LOOKS = 64  # with flags: one that is new in every batch makes no check of every batch
 
 
 _PADDED = (
@@ -66,26 +65,23 @@ class AttributionCheck:
         self._control = control
         self._names = names
         self._settled: set[bool] = set()  # kinds of batches: packed or not
-        self._looks: set[tuple] = set()  # of the model, with which it was checked
+        self._looks = Looks()  # of the model, with which it was checked
         self._padded: set[tuple] = set()  # those with which padding was looked at, on this rank, and along which axis
         self._functions: set[frozenset[str]] = set()  # between outputs and losses, when it was checked
         self._coins: random.Random | None = None  # the same on all ranks; from the first check on
         self._looked_at_one = False
 
     def is_new(self, model: nn.Module, losses: torch.Tensor) -> bool:
-        """Whether the model looks as it did at no check (hooks, code, flags), or the losses are formed of its outputs by functions that were in no loss
+        """Whether the model looks as it did at no check (hooks, code, settings), or the losses are formed of its outputs by functions that were in no loss
         that was checked, since what is computed may have changed."""
         if not self._settled:
             return False
         functions = functions_under(losses)
-        return self._look_of(model) not in self._looks or (functions not in self._functions and len(self._functions) < _MOST_FUNCTIONS)
-
-    def _look_of(self, model: nn.Module) -> tuple:
-        return _look_of(model, flags=len(self._looks) < _MOST_LOOKS)
+        return self._looks.of(model) not in self._looks or (functions not in self._functions and len(self._functions) < _MOST_FUNCTIONS)
 
     def padding_is_new(self, model: nn.Module, places: Iterable[tuple[int, int]]) -> bool:
         """Whether it was not looked at how far a batch is padded along some of its axes, for the model as it looks; true at some later batches too."""
-        look = self._look_of(model)
+        look = self._looks.of(model)
         return any((look, place) not in self._padded for place in places) or secrets.randbelow(_PADDED_AGAIN) == 0
 
     def __call__(self, session: Any, losses: torch.Tensor, repeats: list[Repeat], *, new: bool = False) -> None:
@@ -107,7 +103,7 @@ class AttributionCheck:
         elif packed in self._settled and known and not self._by_lot():
             self._look_at_criterions(losses)
             return
-        look = () if repeat is None else self._look_of(repeat.model)
+        look = () if repeat is None else self._looks.of(repeat.model)
         # One seed for all: ranks that hold parts of the same units must choose the same half.
         calls = criterions_under(losses)
         due, any_packed, any_plain, seed = self._highest(
@@ -266,19 +262,6 @@ def _half_of(units: int, seed: int) -> set[int]:
     """Of an odd number of units: a batch that is paired with itself (turned round, neighbours) has no such half of whole pairs."""
     size = units // 2
     return set(random.Random(seed).sample(range(units), size - (size > 0 and size % 2 == 0)))
-
-
-def _look_of(model: nn.Module, *, flags: bool) -> tuple:
-    """What may send a batch another way than before: hooks of modules, which of them train, their code, and flags."""
-    found, waiting = [], [model]
-    while waiting:
-        module = waiting.pop()
-        own = vars(module)
-        forward = own.get("forward")
-        set_to = tuple((name, value) for name, value in own.items() if type(value) in (bool, str)) if flags else ()
-        found.append((type(module), getattr(forward, "__code__", type(forward)), *(len(own[name]) for name in _HOOKS), module.training, set_to))
-        waiting.extend(child for child in module._modules.values() if child is not None)
-    return tuple(found)
 
 
 def _other_mass(alone: float, together: float) -> bool:

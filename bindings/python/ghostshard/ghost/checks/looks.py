@@ -1,0 +1,63 @@
+"""How a model looks: what may send a batch another way than before, so that it is checked anew when it changes."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_MOST_LOOKS = 64  # with flags: one that is new in every batch makes no check of every batch
+_MOST_VALUES = 3  # of a number: a counter, or a weight that is annealed, has a new one in every batch
+_FLAGS = (bool, str, types.NoneType)
+_FUNCTIONS = (types.FunctionType, types.MethodType)
+
+
+class Looks:
+    """Those with which a model was checked."""
+
+    def __init__(self) -> None:
+        self._seen: set[tuple] = set()
+        self._values: dict[tuple, set] = {}  # of each number, by its module's place and its name
+
+    def __contains__(self, look: tuple) -> bool:
+        return look in self._seen
+
+    def add(self, look: tuple) -> None:
+        """A model was checked as it looked."""
+        self._seen.add(look)
+        for place, (*_, set_to) in enumerate(look):
+            for name, value in set_to:
+                if type(value) in (int, float):
+                    self._values.setdefault((place, name), set()).add(value)
+
+    def of(self, model: nn.Module) -> tuple:
+        """Hooks of modules, which of them train, their code, and what they are set to: flags, functions, and numbers that do not change all the time."""
+        found, waiting, flags, known = [], [model], len(self._seen) < _MOST_LOOKS, set()
+        while waiting:
+            module = waiting.pop()
+            own = vars(module)
+            forward = own.get("forward")
+            set_to = tuple(self._set_to(len(found), own, known)) if flags else ()
+            found.append((type(module), getattr(forward, "__code__", type(forward)), *(len(own[name]) for name in _HOOKS), module.training, set_to))
+            waiting.extend(child for child in module._modules.values() if child is not None)
+        return tuple(found)
+
+    def _set_to(self, place: int, own: dict[str, Any], known: set[int]) -> Iterator[tuple[str, Any]]:
+        """known: configurations that a module before had."""
+        for name, value in own.items():
+            if type(value) in _FLAGS:
+                yield name, value
+            elif type(value) in (int, float):
+                if len(self._values.get((place, name), ())) < _MOST_VALUES:
+                    yield name, value
+            elif type(value) in _FUNCTIONS and name != "forward":
+                yield name, value.__code__
+        if (config := getattr(own.get("config"), "__dict__", None)) is not None and id(config) not in known:
+            known.add(id(config))
+            yield from ((f"config.{name}", value) for name, value in self._set_to(place, config, known))
+
+
+__all__ = ["Looks"]
