@@ -155,3 +155,105 @@ def test_a_layer_that_becomes_another_is_refused(monkeypatch, change):
     change(monkeypatch, model[0])
     with pytest.raises(RuntimeError, match=r"0 became another .* after make_private\(\), .*what Linear did"):
         private.module(batch[0])
+
+
+class Bounded(nn.Embedding):
+    """A lookup times one number, at first."""
+
+    def __init__(self):
+        super().__init__(11, 6)
+        self.scale, self.bounded, self.norm = 2.0, False, 0.0
+
+    def forward(self, ids):
+        found = super().forward(ids) * self.scale
+        found = torch.tanh(found) if self.bounded else found
+        return found / found.norm(dim=-1, keepdim=True) * self.norm if self.norm else found
+
+
+class Blended(nn.Module):
+    """A layer without a rule."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.share = nn.Parameter(torch.randn(6)), 0.0
+
+    def forward(self, x):
+        return x * self.weight + self.share * x.mean(0)
+
+
+def texts(layer):
+    return nn.Sequential(layer, nn.Flatten(), nn.Linear(24, 3)), (torch.randint(0, 11, (5, 4)), torch.randint(0, 3, (5,)))
+
+
+def vectors(*layers):
+    return nn.Sequential(*layers), (torch.randn(5, 6), torch.randint(0, 3, (5,)))
+
+
+class Last(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.RNN(6, 3, batch_first=True)
+
+    def forward(self, x):
+        return self.inner(x)[0][:, -1]
+
+
+@pytest.mark.parametrize("setting", [{"bounded": True}, {"norm": 0.5}])
+def test_a_lookup_that_becomes_another_layer_is_refused(setting):
+    model, batch = texts(Bounded())
+    private = Private(model, 1.0)
+    private.step(class_loss, [batch])
+    vars(model[0]).update(setting)
+    with pytest.raises(RuntimeError, match="gives another output than the rule of its class"):
+        private.module(batch[0])
+
+
+def test_a_layer_without_a_rule_that_mixes_once_a_number_changes_is_refused():
+    model, batch = vectors(Blended(), nn.Linear(6, 3))
+    private = Private(model, 1.0, attribution_check=False)
+    private.step(class_loss, [batch])
+    model[0].share = 0.5
+    with pytest.raises(RuntimeError, match="gives an example alone another output than in its batch"):
+        private.step(class_loss, [batch])
+
+
+def annealed(model):
+    model[0].scale = 3.0
+
+
+def of_another_mode(model):
+    model[0].inner.mode = "RNN_RELU"
+
+
+def of_a_name_that_it_does_not_read(model):
+    model[0].inner.nonlinearity = "relu"
+
+
+def frozen_of_another_class(model):
+    model[0].__class__ = Doubled
+
+
+def frozen_below():
+    model, batch = vectors(nn.Linear(6, 6), nn.Linear(6, 3))
+    model[0].requires_grad_(False)
+    return model, batch
+
+
+LATER = [
+    (lambda: texts(Bounded()), annealed), (frozen_below, frozen_of_another_class),
+    *((lambda: (nn.Sequential(Last()), (torch.randn(5, 4, 6), torch.randint(0, 3, (5,)))), each) for each in (of_another_mode, of_a_name_that_it_does_not_read)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("build,change", LATER)
+def test_a_layer_that_is_set_otherwise_is_followed(build, change):
+    torch.manual_seed(2)
+    model, batch = build()
+    private = Private(model, 0.5)
+    private.step(class_loss, [batch])
+    private.optimizer.zero_grad()
+    change(model)
+    expected = oracle.clipped_sum(copy.deepcopy(model), class_loss, [batch], 0.5)
+    assert oracle.worst_difference(private.step(class_loss, [batch]), expected) < SUM_TOLERANCE
+    with torch.no_grad():
+        assert torch.equal(model(batch[0]), copy.deepcopy(model)(batch[0]))

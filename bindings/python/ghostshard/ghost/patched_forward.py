@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from .checks.guard import Guard
+from .checks.looks import Looks
 from .layout import original_class, plain_forward
 from .recording import RecordingEngine, anchor, made_by_a_layer
 from .rows import InOrder
@@ -24,7 +25,9 @@ class PatchedForward:
     def __init__(self, engine: RecordingEngine, name: str, module: nn.Module, rule: Rule, guard: Guard):
         self.layer = Layer(engine, name, module, with_children=rule is per_example)
         self.rule = rule
-        self._compared = rule is per_example or rule is beside_children  # the one compares by itself, the other is the forward
+        self._compares_itself = rule is per_example or rule is beside_children  # the one does, the other is the forward
+        self._compared = self._compares_itself
+        self._looks = None if _reads_settings(module, rule) else Looks()
         self._guard = guard
         self._code = original_class(module), original_class(module).forward
         entries = (engine.layout.parameters[number] for number in self.layer.numbers.values())
@@ -75,9 +78,19 @@ class PatchedForward:
                 f"what {self._code[0].__name__} did: change it before make_private()"
             )
 
+    def _compare_anew_if_set(self) -> None:
+        """What was compared at first use may be another layer since: an attribute sends its forward another way."""
+        if self._looks is None or torch.compiler.is_compiling() or (look := self._looks.of(self.layer.module)) in self._looks:
+            return
+        self._looks.add(look)
+        self._compared = self._compares_itself
+        self.layer.compared = False
+        self.layer.folds.clear()
+
     def _recorded(self, args: tuple, kwargs: dict) -> Any:
         layer = self.layer
         self._refuse_other_code()
+        self._compare_anew_if_set()
         self._guard(self._slots)  # no block's forward was called if the model was entered by a method
         if layer.engine.ranks.model_ranks > 1:
             return tensor_parallel.forward(layer, self.rule, args, kwargs)
@@ -108,7 +121,7 @@ class PatchedForward:
         return self.rule(layer, *args, **kwargs)
 
     def _compare(self, output: Any, args: tuple, kwargs: dict) -> None:
-        """At first use. RuntimeError if the layer's own forward gives something else than its rule."""
+        """At first use, and when the layer is set otherwise. RuntimeError if the layer's own forward gives something else than its rule."""
         with torch.no_grad():
             own = self._own(mapped(plain, args), mapped(plain, kwargs))
         found, expected = tensors_in(output), tensors_in(own)
@@ -122,6 +135,11 @@ class PatchedForward:
 
     def __reduce__(self) -> tuple:
         return plain_forward, (self.layer.module,)  # for copies, and for models that are saved whole
+
+
+def _reads_settings(module: nn.Module, rule: Rule) -> bool:
+    """The rules of torch's own layers read at each call all that these are set to."""
+    return rule is not per_example and original_class(module).__module__.startswith("torch.nn.")
 
 
 __all__ = ["PatchedForward"]

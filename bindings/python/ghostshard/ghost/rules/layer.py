@@ -16,7 +16,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from ..autocast import dtype_of
-from ..layout import original_class, own_parameters
+from ..layout import original_class, own_parameters, plain_forward
 from ..recording import RecordingEngine
 from ..rows import rows_in_arguments, rows_of_each
 from ..same_memory import has_rows_of
@@ -43,7 +43,6 @@ class Layer:
         self.engine = engine
         self.name = name
         self.module = module
-        self.original: Callable[..., Any] = module.forward
         self.by_rows: bool | None = None  # how a convolution is recorded, once known
         self.compared = False  # with the layer's own output
         self.looped = False  # torch.func.vmap cannot follow it
@@ -58,6 +57,11 @@ class Layer:
             path, _, attribute = name.rpartition(".")
             if (number := engine.layout.index(module.get_submodule(path), attribute)) >= 0:  # others have no elements
                 self.numbers[name] = number
+
+    @property
+    def original(self) -> Callable[..., Any]:
+        """The module's own forward, of the class that it is of now."""
+        return plain_forward(self.module)
 
     @property
     def session(self) -> Any:

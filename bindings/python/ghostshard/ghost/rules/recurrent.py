@@ -138,8 +138,8 @@ def _step_of(module: Any) -> Callable[[torch.Tensor, torch.Tensor, _States], _St
         return _lstm
     if isinstance(module, nn.GRU) or _name_of_cells(module) == "DPGRUCell":
         return _gru
-    nonlinearity = module.nonlinearity if isinstance(module, nn.RNN) else module.cell_params["nonlinearity"]
-    activation = torch.tanh if nonlinearity == "tanh" else torch.relu
+    tanh = module.mode == "RNN_TANH" if isinstance(module, nn.RNN) else module.cell_params["nonlinearity"] == "tanh"  # as their own forwards ask
+    activation = torch.tanh if tanh else torch.relu
     return lambda inputs, state, _: (activation(inputs + state),)
 
 
