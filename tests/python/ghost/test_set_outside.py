@@ -3,6 +3,7 @@
 import pytest
 import torch
 from private import Private
+from private_run import Run
 from torch import nn
 from torch.nn import functional
 
@@ -88,3 +89,22 @@ def test_a_models_attribute_is_not_set_on_its_wrapper():
     assert private.model.scale == 2.0
     private.module.train(False)
     assert not private.module.training
+
+
+SET_ONCE = [
+    ("optimizer", "expected_batch_size", 80), ("optimizer", "loss_reduction", "sum"), ("optimizer", "generator", torch.Generator()), ("criterion", "loss_reduction", "sum"),
+    ("module", "loss_reduction", "sum"), ("module", "batch_first", False), ("loader", "sample_rate", 0.5),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("of,name,value", SET_ONCE)
+def test_what_belongs_to_the_run_is_not_set_later(of, name, value):
+    """It would change nothing."""
+    run = Run()
+    holder = getattr(run, of)
+    setattr(holder, name, getattr(holder, name))
+    with pytest.raises(AttributeError, match=f"{name} is of the run that make_private.. began with .* It is said by "):
+        setattr(holder, name, value)
+    for x, y in run.loader:
+        run.step(x, y)
+    assert run.charged == 5

@@ -16,6 +16,7 @@ from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from ..set_once import SetOnce
 from .batch import Inputs
 from .checks.criterions import leave_call_beside
 from .checks.paired_rows import refuse_pairs
@@ -188,12 +189,14 @@ class PrivateLoss(ReadsLikeANumber, DPTensorFastGradientClipping):
         return f"PrivateLoss({self.item():.4f})"
 
 
-class PrivateCriterion(SettingsHandedOn, DPLossFastGradientClipping):
+class PrivateCriterion(SetOnce, SettingsHandedOn, DPLossFastGradientClipping):
     """Opacus' criterion wrapper: runs the criterion with reduction "none" and gives a PrivateLoss. A module, so that it can take the
     place of the one that a model or a LightningModule holds as a child.
 
     shape: extents [B, T, ...] of the logits before they were flattened, for a criterion whose losses are [B·T].
     """
+
+    set_once = {"loss_reduction": "make_private(loss_reduction=)"}
 
     def __init__(self, engine: RecordingEngine, optimizer: Any, criterion: Any, loss_reduction: str = "mean"):
         nn.Module.__init__(self)

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ..optim.base import RowOptimizer
+from ..set_once import SetOnce
 from .checks.alike import digest_of_settings
 from .checks.held_settings import watch_schedulers
 from .checks.released import Released
@@ -30,11 +31,16 @@ _TURNS = ("train", "eval")
 _WATCHED = "_ghostshard_watched"  # of ReduceLROnPlateau.step, once it is replaced
 
 
-class GhostOptimizer(DPOptimizerFastGradientClipping):
+class GhostOptimizer(SetOnce, DPOptimizerFastGradientClipping):
     """Clip norm and noise multiplier are read when a logical batch begins (schedulers may change them in between).
 
     `p.grad_sample` and `p.summed_grad` stay None: a gradient without noise cannot be read.
     """
+
+    set_once = {
+        "expected_batch_size": "the data loader's batch_size", "loss_reduction": "make_private(loss_reduction=)", "generator": "make_private(noise_generator=)",
+        "secure_mode": "PrivacyEngine(secure_mode=)",
+    }  # fmt: skip
 
     def __init__(
         self,

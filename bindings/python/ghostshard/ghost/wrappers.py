@@ -8,6 +8,7 @@ from typing import Any
 from opacus.grad_sample import AbstractGradSampleHooks, AbstractGradSampleModule
 from torch import nn
 
+from ..set_once import SetOnce
 from .engine import GhostEngine
 from .loss import check_reduction
 from .set_outside import is_of
@@ -28,10 +29,11 @@ _NO_COEFFICIENTS = (
 )
 
 
-class GhostHooks(AbstractGradSampleHooks):
+class GhostHooks(SetOnce, AbstractGradSampleHooks):
     """Private steps on a model that stays the user's own; `cleanup()` gives it back as it was."""
 
     engine: GhostEngine
+    set_once = {name: f"make_private({name}=)" for name in ("batch_first", "loss_reduction")}
 
     def __init__(
         self, m: nn.Module, *, batch_first: bool = True, loss_reduction: str = "mean", **engine_options: Any
@@ -63,8 +65,10 @@ class GhostHooks(AbstractGradSampleHooks):
         raise TypeError(_STAYS_YOURS)
 
 
-class GhostModule(AbstractGradSampleModule):
+class GhostModule(SetOnce, AbstractGradSampleModule):
     """A wrapper around the model: calls go through, and keys of its state_dict begin with `_module.` as Opacus' do."""
+
+    set_once = GhostHooks.set_once
 
     def __init__(
         self, m: nn.Module, *, batch_first: bool = True, loss_reduction: str = "mean", **engine_options: Any

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from opacus.data_loader import CollateFnWithEmpty, DPDataLoader
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset, RandomSampler, SequentialSampler, default_collate  # fmt: skip
 
+from ..set_once import SetOnce
 from .bins import BinsBatchSampler
 from .cyclic import CyclicBatchSampler
 from .each_pass import look_at_items
@@ -22,13 +23,15 @@ from .truncated import TruncatedBatchSampler
 from .units import refuse_repeated
 
 
-class GhostDataLoader(StampedLoader, DPDataLoader):
+class GhostDataLoader(SetOnce, StampedLoader, DPDataLoader):
     """A DataLoader whose batches PoissonBatchSampler draws, TruncatedBatchSampler with a max_batch_size, BinsBatchSampler with
     sampling="balls_in_bins", or CyclicBatchSampler with groups; everything else is the DataLoader's.
 
     An empty batch has the structure of a full one with 0 rows, even the first. drop_last means nothing here. Batches come in
     the order of their draws (in_order=False means nothing either), because the engine must know which draw it trains on.
     """
+
+    set_once = {"sample_rate": "the batch_size of the data loader that make_private() is given"}
 
     def __init__(
         self,
