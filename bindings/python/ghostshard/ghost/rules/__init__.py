@@ -5,7 +5,7 @@ layers           linear layers, embeddings, norms
 convolutions     convolutions, as linear layers on patches
 graphs           layers of PyTorch Geometric, on graphs laid end to end
 recurrent        RNN, LSTM and GRU, as linear layers of each step
-any_layer        layers without a rule of their own, by torch.func: call (its arguments), folds (its outputs), skeleton (its forward), one_by_one
+any_layer        layers without a rule of their own, by torch.func: call (its arguments), folds (its outputs), skeleton (its forward), kept (what that sets), one_by_one
 whole            modules that are one such layer with their children
 beside_children  parameters that a module uses beside children that are sharded apart
 scaled_tables    embeddings of other classes, whose forward is a lookup times one number

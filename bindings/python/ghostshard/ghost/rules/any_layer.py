@@ -101,10 +101,10 @@ def _computed(call: Call, inputs: list[torch.Tensor]) -> tuple[Any, list[Output]
     """The layer's output, whose its tensors are, the coins before it if it tossed any (its forward then ran unit by unit), and what buffers held that it moved."""
     layer = call.layer
     args, kwargs = call.of(inputs)
-    buffers = Buffers(layer.module)
+    buffers, known = Buffers(layer.module), {}
     coins = Coins(inputs[0].device if inputs else torch.device("cpu"))
     with torch.no_grad(), no_way_back(layer):
-        output = skeleton(layer.module).forward(*args, **kwargs)
+        output = call.kept.skeleton(known).forward(*args, **kwargs)
     tossed = layer.module.training and bool(inputs) and coins.tossed()
     if not layer.compared:
         if tossed:
@@ -113,6 +113,8 @@ def _computed(call: Call, inputs: list[torch.Tensor]) -> tuple[Any, list[Output]
         _refuse_others(layer, args, kwargs)
         coins.again()
         _compare_with_own(layer, tensors_in(output), args, kwargs, buffers)
+        call.kept.again()
+    call.kept.take(known)
     buffers.moved()
     outputs = outputs_of(call, inputs, tensors_in(output), coins, buffers, tossed=tossed)
     if not tossed:

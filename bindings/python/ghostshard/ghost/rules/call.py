@@ -11,6 +11,7 @@ from ..rows import of_places
 from ..shared import Shared, plain
 from ..tensor_trees import constants_in, refilled, tensors_in
 from .caches import without_caches
+from .kept import Kept
 from .layer import Layer, time_first
 
 # A layer may also get these, which no example is in.
@@ -27,6 +28,7 @@ class Call:
 
     def __init__(self, layer: Layer, args: tuple, kwargs: dict):
         self.layer = layer
+        self.kept = Kept(layer.module)
         self._given = without_caches(layer.module, args, kwargs)
         self._tensors = [plain(value) for value in tensors_in(self._given)]
         self._behind = {i: value.behind for i, value in enumerate(tensors_in(self._given)) if isinstance(value, Shared)}

@@ -12,7 +12,6 @@ from ..tensor_trees import tensors_in
 from .call import Call, Output
 from .layer import same_output
 from .one_by_one import Buffers, Coins
-from .skeleton import skeleton
 
 
 def outputs_of(call: Call, inputs: list[torch.Tensor], values: list[torch.Tensor], coins: Coins, buffers: Buffers, *, tossed: bool) -> list[Output]:
@@ -35,12 +34,12 @@ def _folding(
 ) -> set[int]:
     """Those of which the first and the last unit alone give the rows that are theirs. The layer remembers it, unless rows in another order would look
     the same. Where coins were tossed, the layer is looked at as in an evaluation."""
-    bare = skeleton(call.layer.module)
-    if tossed:
-        bare.eval()
 
     def given(args: tuple, kwargs: dict) -> list[torch.Tensor]:
         buffers.again()
+        bare = call.kept.skeleton()
+        if tossed:
+            bare.eval()
         return tensors_in(bare.forward(*args, **kwargs))
 
     try:

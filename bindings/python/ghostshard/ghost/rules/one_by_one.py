@@ -13,7 +13,6 @@ from torch import nn
 from ..tensor_trees import tensors_in
 from .call import Call, Output
 from .layer import time_first
-from .skeleton import skeleton
 
 
 class Coins:
@@ -76,11 +75,10 @@ class Buffers:
 
 def outputs_of_each_unit(call: Call, inputs: list[torch.Tensor], outputs: list[Output], buffers: Buffers) -> list[torch.Tensor]:
     """The layer's outputs, with coins of each unit's own. outputs: of all units at once; buffers: before that."""
-    bare = skeleton(call.layer.module)
 
     def one(values: list[torch.Tensor]) -> list[torch.Tensor]:
         args, kwargs = call.of_one(values)
-        return [output.of_one(value) for value, output in zip(tensors_in(bare.forward(*args, **kwargs)), outputs)]
+        return [output.of_one(value) for value, output in zip(tensors_in(call.kept.skeleton().forward(*args, **kwargs)), outputs)]
 
     def mapped() -> list[torch.Tensor]:
         return torch.func.vmap(one, randomness="different")(inputs)
@@ -107,12 +105,11 @@ def of_each_unit(
 
     wanted: outputs with their numbers; gradients: theirs. coins, buffers: before its forward.
     """
-    bare = skeleton(call.layer.module)
 
     def forward(parameters: dict, floats: list, whole: list) -> list[torch.Tensor]:
         now = dict(enumerate(whole)) | dict(zip(differentiable, floats))
         args, kwargs = call.of_one(list(now.values()))
-        found = tensors_in(torch.func.functional_call(bare, parameters, args, kwargs))
+        found = tensors_in(torch.func.functional_call(call.kept.skeleton(), parameters, args, kwargs))
         return [output.of_one(found[i]) for i, output in wanted]
 
     def one(parameters, floats, whole, of_outputs, _counts):
