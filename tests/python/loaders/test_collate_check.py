@@ -382,13 +382,13 @@ def test_the_usual_collate_fn_is_not_called_again():
 
 def test_it_is_looked_at_again_by_lot(monkeypatch):
     monkeypatch.setattr("ghostshard.loaders.collate_check._AGAIN", 1.0)
-    late = {"mixes": False}
+    late = collections.deque()  # no setting
 
     def collate(examples):
-        return (mixup_with_the_next if late["mixes"] else stacked)(examples)
+        return (mixup_with_the_next if late else stacked)(examples)
 
     check, examples = CollateCheck(), [Texts()[i] for i in range(8)]
     check(collate, examples)
-    late["mixes"] = True
+    late.append(True)
     with pytest.raises(ValueError, match="mixes its examples"):
         check(collate, examples)

@@ -2,7 +2,7 @@
 
 Rows of a batch pass for those of single examples. A collate_fn that mixes them (mixup, statistics of the batch) would make one
 example part of several rows, before anything of the batch can be followed. So at the first batch of a loader (of each of its
-workers), and at one in 400, it is called again: half of the examples stays, and the others are replaced by copies of these, or
+workers), at one in 400, and when it is set otherwise (collate_settings.py), it is called again: half of the examples stays, and the others are replaced by copies of these, or
 come in another order. Then the other half stays: a statistic may follow from one example alone, such as the largest. Halves are
 drawn several times: what an example takes from the one before it may show at few of them. Coins are tossed again as they were.
 Only padding may follow from the neighbours, and whole numbers that are no example's (lengths, counts).
@@ -18,6 +18,7 @@ from typing import Any
 from torch.utils.data import default_collate
 
 from .coins import Coins
+from .collate_settings import Settings
 from .collated_rows import Layout, same_extents, same_numbers
 from .padding import Axis, axes_of, copies_of
 
@@ -39,6 +40,7 @@ class CollateCheck:
 
     def __init__(self) -> None:
         self._done = False
+        self._settings = Settings()
         self._first = _BATCHES  # that are told how far they are padded: in some, all examples are of one length
         self._lot = random.Random(secrets.randbits(64))  # not one of the generators that the loop seeds
 
@@ -47,6 +49,8 @@ class CollateCheck:
         what they were."""
         if collate is default_collate or len(examples) < 2:
             return ()
+        if self._settings.are_new(collate):
+            self._done, self._first = False, max(self._first, 1)
         by_lot = self._lot.random() < _AGAIN
         mixes, padded = by_lot or not self._done, by_lot or self._first > 0
         if not (mixes or padded):

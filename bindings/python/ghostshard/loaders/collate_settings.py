@@ -1,0 +1,69 @@
+"""What a collate_fn is set to: a loop may switch on later what was off in the batch that was looked at."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_PLAIN = (bool, int, float, str, types.NoneType)
+_DEPTH, _ENTRIES = 4, 64  # of objects within each other, and of a list or a dict
+_MOST_VALUES = 3  # of a number: a counter has a new one in every batch
+_MOST, _MOST_READ = 64, 1024  # settings that are looked at, and values of each
+
+
+class Settings:
+    """Those with which a collate_fn was looked at."""
+
+    def __init__(self) -> None:
+        self._seen: set[tuple] = set()
+        self._values: dict[tuple, set] = {}  # of each number, by where it is
+
+    def are_new(self, collate: Any) -> bool:
+        """Whether it was never set so; it is known from here on."""
+        if len(self._seen) >= _MOST:
+            return False
+        found = tuple((path, value) for path, value in itertools.islice(_walk(collate, (), _DEPTH), _MOST_READ) if len(self._values.get(path, ())) < _MOST_VALUES)
+        if found in self._seen:
+            return False
+        self._seen.add(found)
+        for path, value in found:
+            if type(value) in (int, float):
+                self._values.setdefault(path, set()).add(value)
+        return True
+
+
+def _walk(value: Any, path: tuple, depth: int) -> Iterator[tuple[tuple, Any]]:
+    """Plain values by where they are: attributes, entries, arguments that functools.partial keeps, what a function has of its surroundings."""
+    if type(value) in _PLAIN:
+        yield path, value
+    elif depth:
+        for name, each in _within(value):
+            yield from _walk(each, (*path, name), depth - 1)
+
+
+def _within(value: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(value, functools.partial):
+        yield from (("function", value.func), ("arguments", value.args), ("keywords", value.keywords))
+    elif isinstance(value, types.MethodType):
+        yield from (("self", value.__self__), ("function", value.__func__))
+    elif isinstance(value, types.FunctionType):
+        yield "code", str(id(value.__code__))
+        own = value.__globals__
+        yield from ((name, own[name]) for name in value.__code__.co_names if name in own and type(own[name]) in (*_PLAIN, types.FunctionType))
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or ()):
+            try:
+                yield name, cell.cell_contents
+            except ValueError:  # it is empty
+                pass
+    elif isinstance(value, (list, tuple)):
+        yield from enumerate(value if len(value) <= _ENTRIES else ())
+    elif isinstance(value, Mapping):
+        yield from ((repr(name), each) for name, each in value.items() if len(value) <= _ENTRIES)
+    elif not isinstance(value, (type, types.ModuleType)) and isinstance(held := getattr(value, "__dict__", None), dict):
+        yield from held.items()
+
+
+__all__ = ["Settings"]
