@@ -7,6 +7,8 @@ import torch
 from private_run import Run
 from torch import nn
 
+from ghostshard.ghost.checks.gradients import AttributionCheck
+
 MIXED = "outputs changed with the inputs of others"
 
 
@@ -92,3 +94,44 @@ def test_a_word_that_is_new_in_every_batch_is_not_looked_at_for_ever():
         run.model.mode, before = f"step {number}", run.model.calls
         run.step(x, y)
     assert run.model.calls == before + 1
+
+
+NEIGHBOURS = 0
+
+
+def weighted(out, y, by):
+    """By each example's own output, or by that of a neighbour."""
+    return torch.nn.functional.cross_entropy(out, y, reduction="none") * (1 + out.detach().softmax(1).roll(by, 0)[:, 0])
+
+
+def by_a_global(out, y):
+    return weighted(out, y, NEIGHBOURS)
+
+
+class Weighted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mode, self.by = "own", 0
+
+    def forward(self, out, y):
+        return weighted(out, y, self.by if self.mode == "own" else 1)
+
+
+CRITERIONS = {
+    "a word": (Weighted, lambda run: setattr(run.criterion, "mode", "neighbour")), "a number": (Weighted, lambda run: setattr(run.criterion, "by", 1)),
+    "a global": (lambda: by_a_global, lambda run: globals().update(NEIGHBOURS=1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CRITERIONS)
+def test_a_criterion_that_mixes_once_it_is_set_so_is_refused(name, monkeypatch):
+    monkeypatch.setitem(globals(), "NEIGHBOURS", 0)
+    monkeypatch.setattr(AttributionCheck, "again", 0.0)
+    build, change = CRITERIONS[name]
+    run = Run(criterion=build(), draws=(8,) * 12)
+    with pytest.raises(RuntimeError, match="an example's loss must not depend on other examples"):
+        for number, (x, y) in enumerate(run.loader):
+            if number == 11:  # all calls that are looked at anyway are over
+                change(run)
+            run.step(x, y)
+    assert run.charged == 11

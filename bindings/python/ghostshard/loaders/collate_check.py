@@ -2,7 +2,7 @@
 
 Rows of a batch pass for those of single examples. A collate_fn that mixes them (mixup, statistics of the batch) would make one
 example part of several rows, before anything of the batch can be followed. So at the first batch of a loader (of each of its
-workers), at one in 400, and when it is set otherwise (collate_settings.py), it is called again: half of the examples stays, and the others are replaced by copies of these, or
+workers), at one in 400, and when it is set otherwise (set_so.py), it is called again: half of the examples stays, and the others are replaced by copies of these, or
 come in another order. Then the other half stays: a statistic may follow from one example alone, such as the largest. Halves are
 drawn several times: what an example takes from the one before it may show at few of them. Coins are tossed again as they were.
 Only padding may follow from the neighbours, and whole numbers that are no example's (lengths, counts).
@@ -18,9 +18,9 @@ from typing import Any
 from torch.utils.data import default_collate
 
 from .coins import Coins
-from .collate_settings import Settings
 from .collated_rows import Layout, same_extents, same_numbers
 from .padding import Axis, axes_of, copies_of
+from .set_so import Settings
 
 _AGAIN = 1 / 400
 _HALVES = 12  # of the first batch: a dependence that shows at a fourth of them is overlooked once in 1,000 (each with its complement)

@@ -85,7 +85,7 @@ class Call:
         self, criterion: Any, unreduced: Callable[..., torch.Tensor], args: tuple, kwargs: dict, packing: Packing | None, batch_first: bool,
         reduced: Callable[..., torch.Tensor], found: Finding,
     ):  # fmt: skip
-        self._criterion, self._unreduced, self._reduced = criterion, unreduced, reduced
+        self.criterion, self._unreduced, self._reduced = criterion, unreduced, reduced
         self._packing, self._batch_first, self._listed = packing, batch_first, found.listed if packing is None else frozenset()
         self._ids, self._order = found.ids, found.order
         given = tensors_in((args, kwargs))
@@ -104,10 +104,10 @@ class Call:
         if self._packing is None and any(self._follows_padding(cut, len(axes[0].alone), device, pooled=pooled, places=places) for cut in cuts_of(axes)):
             return PADDED
         of_rows = chosen if self._packing is None else chosen[self._packing.unit_of_row]
-        if len(of_rows) == 0 or _is_of_torch(self._criterion):
+        if len(of_rows) == 0 or _is_of_torch(self.criterion):
             return APART
-        state = State(self._criterion if isinstance(self._criterion, nn.Module) else nn.Module(), device)
-        kept, losses, held, following = Attributes(self._criterion), [], [], []
+        state = State(self.criterion if isinstance(self.criterion, nn.Module) else nn.Module(), device)
+        kept, losses, held, following = Attributes(self.criterion), [], [], []
 
         def of_all(moved: torch.Tensor) -> list[tuple[int, torch.Tensor]]:
             args, kwargs = self._exchanged(moved)
@@ -230,7 +230,7 @@ class Call:
                 toss(coins)
             return [self._reduced(len(cut.units), *args, **kwargs).reshape(len(cut.units))]
 
-        states = (State(self._criterion if isinstance(self._criterion, nn.Module) else nn.Module(), device), Attributes(self._criterion))
+        states = (State(self.criterion if isinstance(self.criterion, nn.Module) else nn.Module(), device), Attributes(self.criterion))
         try:
             with torch.no_grad():
                 fits = fit()

@@ -29,6 +29,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ...loaders.set_so import Settings
 from ...lost_ranks import answered
 from ..provenance import functions_under
 from .criterions import criterions_under, own_losses_under
@@ -66,18 +67,20 @@ class AttributionCheck:
         self._names = names
         self._settled: set[bool] = set()  # kinds of batches: packed or not
         self._looks = Looks()  # of the model, with which it was checked
+        self._criterions = Settings()  # of those whose losses were
         self._padded: set[tuple] = set()  # those with which padding was looked at, on this rank, and along which axis
         self._functions: set[frozenset[str]] = set()  # between outputs and losses, when it was checked
         self._coins: random.Random | None = None  # the same on all ranks; from the first check on
         self._looked_at_one = False
 
     def is_new(self, model: nn.Module, losses: torch.Tensor) -> bool:
-        """Whether the model looks as it did at no check (hooks, code, settings), or the losses are formed of its outputs by functions that were in no loss
+        """Whether the model looks as it did at no check (hooks, code, settings), or a criterion is set so, or the losses are formed of its outputs by functions that were in no loss
         that was checked, since what is computed may have changed."""
+        set_so = [self._criterions.are_new(each.criterion) for each in criterions_under(losses)]
         if not self._settled:
             return False
         functions = functions_under(losses)
-        return self._looks.of(model) not in self._looks or (functions not in self._functions and len(self._functions) < _MOST_FUNCTIONS)
+        return any(set_so) or self._looks.of(model) not in self._looks or (functions not in self._functions and len(self._functions) < _MOST_FUNCTIONS)
 
     def padding_is_new(self, model: nn.Module, places: Iterable[tuple[int, int]]) -> bool:
         """Whether it was not looked at how far a batch is padded along some of its axes, for the model as it looks; true at some later batches too."""

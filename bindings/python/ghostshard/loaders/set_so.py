@@ -1,4 +1,4 @@
-"""What a collate_fn is set to: a loop may switch on later what was off in the batch that was looked at."""
+"""What a collate_fn or a criterion is set to: a loop may switch on later what was off in the batch that was looked at."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _MOST, _MOST_READ = 64, 1024  # settings that are looked at, and values of each
 
 
 class Settings:
-    """Those with which a collate_fn was looked at."""
+    """Those with which it was looked at."""
 
     def __init__(self) -> None:
         self._seen: set[tuple] = set()
         self._values: dict[tuple, set] = {}  # of each number, by where it is
 
-    def are_new(self, collate: Any) -> bool:
+    def are_new(self, function: Any) -> bool:
         """Whether it was never set so; it is known from here on."""
         if len(self._seen) >= _MOST:
             return False
-        found = tuple((path, value) for path, value in itertools.islice(_walk(collate, (), _DEPTH), _MOST_READ) if len(self._values.get(path, ())) < _MOST_VALUES)
+        found = tuple((path, value) for path, value in itertools.islice(_walk(function, (), _DEPTH), _MOST_READ) if len(self._values.get(path, ())) < _MOST_VALUES)
         if found in self._seen:
             return False
         self._seen.add(found)
