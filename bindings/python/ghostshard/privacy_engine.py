@@ -253,7 +253,7 @@ class PrivacyEngine(ResumableEngine):
             self._check_ledger()
             (folder := Path(path)).mkdir(parents=True, exist_ok=True)
             accountant = name if (name := self.accountant.mechanism()) in _ACCOUNTANTS else "contour"
-            facts = json.dumps(report_facts(self._optimizer, self._budget, weights))
+            facts = json.dumps(report_facts(plain_optimizer(self._optimizer), self._budget, weights))
             return load("accountant").write_report(ledger, float(delta), facts, str(folder), accountant)
 
         return checkpoint.on_rank_0(ghost.ranks, write) if every_rank else write()
@@ -333,7 +333,7 @@ class PrivacyEngine(ResumableEngine):
         # From here on nothing can be refused: the run is this engine's.
         ghost.count_charges(self._charges, self._owe)
         self._spending.own, self._header, self._budget = own, header, budget
-        self._optimizer, self._ghost, self._loader = ghost.original_optimizer, engine, data_loader
+        self._optimizer, self._ghost, self._loader = ghost, engine, data_loader
 
     def _registered(self, engine: GhostEngine, plan: SamplingPlan) -> RegisteredBudget | None:
         """ValueError on all ranks if the register has no room for the run. A collective."""

@@ -175,3 +175,14 @@ def test_without_git_the_commit_is_not_known(tmp_path, monkeypatch):
     assert commit_of(tmp_path) is None  # no history
     monkeypatch.setenv("PATH", str(tmp_path))
     assert commit_of(tmp_path) is None
+
+
+def test_a_report_names_the_optimizer_that_stepped_last(tmp_path):
+    """Another one may take its place beneath."""
+    run = Run(ledger=tmp_path / "ledger.jsonl")
+    train(run)
+    run.optimizer.original_optimizer = torch.optim.Adam(run.model.parameters(), lr=0.25)
+    train(run)
+    run.engine.report(tmp_path, delta=1e-5)
+    found = json.loads((tmp_path / "privacy_report.json").read_text())["further_facts"]["hyper_parameters"]
+    assert (found["optimizer"], found["lr"]) == ("Adam", 0.25)
