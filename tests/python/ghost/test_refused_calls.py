@@ -97,7 +97,7 @@ def test_a_second_call_that_is_refused_leaves_the_first_run(tmp_path):
     ghost, other = task.engine._ghost, Task(tmp_path)
     with pytest.raises(TypeError, match="own_batch; did you mean own_batches"):
         task.begin(module=other.model, optimizer=other.optimizer, own_batch=True)
-    assert task.engine._ghost is ghost and task.engine._optimizer is task.optimizer
+    assert task.engine._ghost is ghost and task.engine._optimizer is parts[1]
     assert task.train(parts) == 10
     task.engine.save_checkpoint(path=tmp_path / "file", module=parts[0], optimizer=parts[1])
 
