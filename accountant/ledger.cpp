@@ -112,8 +112,8 @@ Scan scan(const std::filesystem::path& path, std::string_view bytes) {
   return result;
 }
 
-void lock(int descriptor, int kind, const std::filesystem::path& path) {
-  while (::flock(descriptor, kind | LOCK_NB) != 0) {
+void lock_exclusively(int descriptor, const std::filesystem::path& path) {
+  while (::flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
     if (errno == EWOULDBLOCK)
       throw std::runtime_error("cannot write ledger " + path.string() + ": another writer has it open");
@@ -133,8 +133,6 @@ std::set<int64_t> steps_of(const LedgerEntry& entry, const nlohmann::json& heade
   for (int64_t i = 1; i < pass->steps && entry.step < end - i; ++i) steps.insert(entry.step + i);
   return steps;
 }
-
-void require_no_writer(const std::filesystem::path& path) { lock(open_file(path, O_RDONLY).get(), LOCK_SH, path); }
 
 LedgerContents read_ledger(const std::filesystem::path& path) {
   const OwnedDescriptor descriptor = open_file(path, O_RDONLY);
@@ -163,7 +161,7 @@ LedgerWriter LedgerWriter::create(const std::filesystem::path& path, nlohmann::j
   writer.place_ = std::filesystem::absolute(path);
   writer.descriptor_ = open_file(path, O_RDWR | O_CREAT | O_EXCL | O_APPEND);
   try {
-    lock(writer.descriptor_.get(), LOCK_EX, path);
+    lock_exclusively(writer.descriptor_.get(), path);
     write_all(writer.descriptor_.get(), line + '\n', path);
     sync_file(writer.descriptor_.get(), path);
     sync_parent_directory(path);
@@ -182,7 +180,7 @@ LedgerWriter LedgerWriter::reopen(const std::filesystem::path& path) {
   writer.place_ = std::filesystem::absolute(path);
   writer.descriptor_ = open_file(path, O_RDWR | O_APPEND);
   const int descriptor = writer.descriptor_.get();
-  lock(descriptor, LOCK_EX, path);
+  lock_exclusively(descriptor, path);
   const Scan found = scan(path, read_all(descriptor, path));
   mend_tail(descriptor, path, found.chain);
   // Even if nothing was repaired: lines of a writer that died before its fsync may still be in memory only, and the

@@ -89,10 +89,6 @@ struct LedgerContents {
 // be read.
 LedgerContents read_ledger(const std::filesystem::path& path);
 
-// std::runtime_error if a LedgerWriter holds the ledger: what is read of it and of the files beside it may not fit
-// together.
-void require_no_writer(const std::filesystem::path& path);
-
 // The steps that a release speaks for: its own, or a pass of balls-in-bins sampling that begins there, of which the
 // ledger does not know how many were made. Not beyond the header's planned steps.
 std::set<int64_t> steps_of(const LedgerEntry& entry, const nlohmann::json& header);

@@ -109,7 +109,6 @@ FoundRun find_private_run(const std::filesystem::path& folder) {
   if (!std::filesystem::exists(path)) {
     refuse(folder, "it holds no ledger.jsonl, so that nothing can be proven about what was spent");
   }
-  accountant::require_no_writer(path);
   FoundRun found;
   take_newest(found, checkpoints);
   found.ledger = accountant::read_ledger(path);
