@@ -26,14 +26,19 @@ FAMILIES = [
 ]  # fmt: skip
 
 
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-def test_a_model_is_exact(family):
+def built(family):
     torch.manual_seed(1)
     try:
         model = family.build()
     except ValueError as error:  # another version of Transformers
         pytest.skip(str(error)[:80])
+    return model
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_a_model_is_exact(family):
+    model = built(family)
     with torch.no_grad():
         for parameter in model.parameters():  # some begin with zeros, or are left as they are
             parameter.copy_(torch.randn_like(parameter) * (0.1 if parameter.dim() > 1 else 0.05) + (parameter.dim() == 1))
@@ -52,11 +57,7 @@ WITH_CACHES = [
 @pytest.mark.parametrize("family", WITH_CACHES, ids=lambda family: family.name)
 def test_a_cache_that_the_model_makes_by_itself_changes_nothing(family):
     """Layers that are computed unit by unit get it as an argument."""
-    torch.manual_seed(1)
-    try:
-        model = family.build()
-    except ValueError as error:  # another version of Transformers
-        pytest.skip(str(error)[:80])
+    model = built(family)
     model.config.use_cache = True
     assert step_of(model, family.batch(model.config)) < RIGHT
 

@@ -15,9 +15,9 @@ def look_at_items(dataset: Any, sampler: PoissonBatchSampler) -> None:
     """Before each pass. ValueError if indices have become other examples' since the last, and some are of one example, or if they decide in which
     group an example is."""
     stamps, groups = sampler.stamps, getattr(sampler, "groups", 1)
-    if (count := len(dataset)) != stamps.units:
+    if (count := len(dataset)) != sampler.num_samples:
         raise ValueError(
-            f"the data set has {count} items now, and make_private() found {stamps.units}: the private loader draws from those alone, so items that came since would never be "
+            f"the data set has {count} items now, and make_private() found {sampler.num_samples}: the private loader draws from those alone, so items that came since would never be "
             "trained on, and items that are gone cannot be drawn. Build the whole data set first; for another one take another run: a new loader, optimizer.state_dict(), and make_private() "
             "of the same PrivacyEngine, whose epsilon counts both"
         )

@@ -76,7 +76,7 @@ class PoissonBatchSampler(UniformWithReplacementSampler):
         )  # fmt: skip
         self.draws = steps  # of a pass; `steps`, Opacus' name, counts batches
         self.accumulation_steps = accumulation_steps
-        self.stamps = Stamps(num_samples)
+        self.stamps = Stamps()
         self.rank = rank
         self.world_size = world_size
         self.epoch = 0

@@ -10,8 +10,23 @@ from typing import Any
 
 _PLAIN = (bool, int, float, str, types.NoneType)
 _DEPTH, _ENTRIES = 4, 64  # of objects within each other, and of a list or a dict
-_MOST_VALUES = 3  # of a number: a counter has a new one in every batch
+_MOST_VALUES = 3
 _MOST, _MOST_READ = 64, 1024  # settings that are looked at, and values of each
+
+
+class FirstValues:
+    """Those of each number, by where it is: a counter, or a weight that is annealed, has a new one in every batch, and tells nothing from the fourth on."""
+
+    def __init__(self) -> None:
+        self._of: dict[tuple, set] = {}
+
+    def tells(self, place: tuple) -> bool:
+        return len(self._of.get(place, ())) < _MOST_VALUES
+
+    def note(self, place: tuple, value: Any) -> None:
+        """Only numbers are counted: a flag or a word goes on telling."""
+        if type(value) in (int, float):
+            self._of.setdefault(place, set()).add(value)
 
 
 class Settings:
@@ -19,19 +34,18 @@ class Settings:
 
     def __init__(self) -> None:
         self._seen: set[tuple] = set()
-        self._values: dict[tuple, set] = {}  # of each number, by where it is
+        self._values = FirstValues()
 
     def are_new(self, function: Any) -> bool:
         """Whether it was never set so; it is known from here on."""
         if len(self._seen) >= _MOST:
             return False
-        found = tuple((path, value) for path, value in itertools.islice(_walk(function, (), _DEPTH), _MOST_READ) if len(self._values.get(path, ())) < _MOST_VALUES)
+        found = tuple((path, value) for path, value in itertools.islice(_walk(function, (), _DEPTH), _MOST_READ) if self._values.tells(path))
         if found in self._seen:
             return False
         self._seen.add(found)
         for path, value in found:
-            if type(value) in (int, float):
-                self._values.setdefault(path, set()).add(value)
+            self._values.note(path, value)
         return True
 
 
@@ -66,4 +80,4 @@ def _within(value: Any) -> Iterator[tuple[Any, Any]]:
         yield from held.items()
 
 
-__all__ = ["Settings"]
+__all__ = ["FirstValues", "Settings"]

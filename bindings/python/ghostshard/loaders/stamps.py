@@ -55,8 +55,7 @@ class Receiver(Protocol):
 class Stamps:
     """A sampler's notes on the batches that it has drawn. `receiver`: set by make_private()."""
 
-    def __init__(self, units: int = 0) -> None:
-        self.units = units  # of the data set, when the loader was made
+    def __init__(self) -> None:
         self.receiver: Receiver | None = None
         self.alone: Callable[[], None] = lambda: None  # RuntimeError if another thread is within a step
         self._passes = 0

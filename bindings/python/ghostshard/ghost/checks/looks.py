@@ -8,9 +8,10 @@ from typing import Any
 
 from torch import nn
 
+from ...loaders.set_so import FirstValues
+
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _MOST_LOOKS = 64  # with flags: one that is new in every batch makes no check of every batch
-_MOST_VALUES = 3  # of a number: a counter, or a weight that is annealed, has a new one in every batch
 _FLAGS = (bool, str, types.NoneType)
 _FUNCTIONS = (types.FunctionType, types.MethodType)
 
@@ -20,7 +21,7 @@ class Looks:
 
     def __init__(self) -> None:
         self._seen: set[tuple] = set()
-        self._values: dict[tuple, set] = {}  # of each number, by its module's place and its name
+        self._values = FirstValues()  # by a module's place and a name
 
     def __contains__(self, look: tuple) -> bool:
         return look in self._seen
@@ -30,8 +31,7 @@ class Looks:
         self._seen.add(look)
         for place, (*_, set_to) in enumerate(look):
             for name, value in set_to:
-                if type(value) in (int, float):
-                    self._values.setdefault((place, name), set()).add(value)
+                self._values.note((place, name), value)
 
     def of(self, model: nn.Module) -> tuple:
         """Hooks of modules, which of them train, their code, and what they are set to: flags, functions, and numbers that do not change all the time."""
@@ -51,7 +51,7 @@ class Looks:
             if type(value) in _FLAGS:
                 yield name, value
             elif type(value) in (int, float):
-                if len(self._values.get((place, name), ())) < _MOST_VALUES:
+                if self._values.tells((place, name)):
                     yield name, value
             elif type(value) in _FUNCTIONS and name != "forward":
                 yield name, value.__code__
