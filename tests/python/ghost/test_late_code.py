@@ -20,16 +20,27 @@ class Modes(nn.Module):
     def __init__(self):
         super().__init__()
         self.first, self.between, self.last = nn.Linear(6, 6), nn.Identity(), nn.Linear(6, 3)
-        self.mixes, self.mode, self.calls = False, "plain", 0
+        self.mixes, self.mode = False, "plain"
         self.stage, self.bank, self.config = 0, None, types.SimpleNamespace(mixes=False)
 
     def forward(self, x):
-        self.calls += 1
         h = self.between(torch.tanh(self.first(x)))
         return self.last(mixed(h) if self.mixes or self.mode == "mixed" or self.stage > 2 or self.config.mixes else mixed(h) if self.bank else self._changed(h))
 
     def _changed(self, h):
         return h
+
+
+class Counting(Modes):
+    """Its counter makes checks of its own, so what is to be seen by another sign is tried without it."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return super().forward(x)
 
 
 class Mixing(nn.Module):
@@ -81,7 +92,7 @@ def test_what_keeps_examples_apart_trains_on(name):
 
 
 def test_a_flag_that_changes_back_costs_one_check():
-    run = Run(model=Modes(), draws=(8,) * 9)
+    run = Run(model=Counting(), draws=(8,) * 9)
     for number, (x, y) in enumerate(run.loader):
         run.model.mode, before = ("plain", "other")[number % 2], run.model.calls
         run.step(x, y)
@@ -89,7 +100,7 @@ def test_a_flag_that_changes_back_costs_one_check():
 
 
 def test_a_word_that_is_new_in_every_batch_is_not_looked_at_for_ever():
-    run = Run(model=Modes(), draws=(2,) * 70)
+    run = Run(model=Counting(), draws=(2,) * 70)
     for number, (x, y) in enumerate(run.loader):
         run.model.mode, before = f"step {number}", run.model.calls
         run.step(x, y)
