@@ -2,10 +2,11 @@
 
 import re
 import shlex
+from pathlib import Path
 
 import pytest
-from conftest import REPOSITORY
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 SHOWN = re.findall(r"^\$ ghostshard account (.*?)\n```", (REPOSITORY / "docs" / "accountant.md").read_text(), re.DOTALL | re.MULTILINE)
 COMMANDS = [each for block in SHOWN for each in block.split("\n$ ghostshard account ")]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -99,6 +100,7 @@ def packed_texts(texts_of_each: tuple[int, ...], *, apart: bool = False) -> floa
 def memory(seen: Any) -> list[int]:
     """Bytes of the device in use after each step, without those of its release."""
     torch.manual_seed(7)
+    gc.collect()  # what other scenarios left would go at some step of this one
     private = Private(LANGUAGE.build().to(DEVICE), 0.5, noise_multiplier=1.0)
     used = []
     for _ in range(4):

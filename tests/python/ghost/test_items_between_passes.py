@@ -67,7 +67,7 @@ def test_a_data_set_that_grows_or_shrinks_is_refused(managed, count):
     def become(data) -> None:
         data.count = count
 
-    with pytest.raises(ValueError, match=f"the data set has {count} items now, and make_private\\(\\) found {N}"):
+    with pytest.raises(ValueError, match=f"the data set has {count} items now, and the private loader draws from {N}:"):
         train(Run(sampling=None, data_loader=DataLoader(Growing(), batch_size=8)).begin(), become, managed)
 
 

@@ -39,8 +39,12 @@ def of_classes(module, criterion, batch, chosen):
     return criterion(chosen(logits, batch[1]).logsumexp(1), logits, batch[1])
 
 
+def of_classes_there(labels):
+    return F.one_hot(labels, -1 if len(labels) else 3).float()  # a draw may hold no row, which names no class
+
+
 def smoothed(module, criterion, batch):
-    targets = F.one_hot(batch[1]).float()
+    targets = of_classes_there(batch[1])
     classes = targets.shape[1]
     return criterion(module(batch[0])[:, :classes], 0.9 * targets + 0.1 / classes)
 
@@ -51,8 +55,8 @@ REFUSED = {
     "columns_of_inputs": (own, (6,), lambda m, c, b: c(m(b[0] + b[0][:, b[1]].mean(1, keepdim=True)), b[1])),
     "columns_of_a_table": (own, (6,), lambda m, c, b: c(m(b[0] + torch.eye(6)[:, b[1]].sum(1)), b[1])),
     "classes_that_are_there": (nn.CrossEntropyLoss(), (6,), smoothed),
-    "mean_over_classes_that_are_there": (own, (6,), lambda m, c, b: c(m(b[0]), b[1]) * F.one_hot(b[1]).float().mean(1)),
-    "window_by_a_label": (own, (1, 12), lambda m, c, b: c(m(F.avg_pool1d(b[0], int(b[1].min()) * 2 + len(b[1].unique()), stride=1)[:, 0, :6]), b[1])),
+    "mean_over_classes_that_are_there": (own, (6,), lambda m, c, b: c(m(b[0]), b[1]) * of_classes_there(b[1]).mean(1)),
+    "window_by_a_label": (own, (1, 12), lambda m, c, b: c(m(F.avg_pool1d(b[0], (int(b[1].min()) if len(b[1]) else 1) * 2 + len(b[1].unique()), stride=1)[:, 0, :6]), b[1])),
     "size_by_a_label": (own, (1, 12), lambda m, c, b: c(m(F.interpolate(b[0], size=int(b[1].sum()) + 12, mode="linear")[:, 0, :6]), b[1])),
 }
 OF_SEQUENCES = {

@@ -80,7 +80,7 @@ class PatchedForward:
 
     def _compare_anew_if_set(self) -> None:
         """What was compared at first use may be another layer since: an attribute sends its forward another way."""
-        if self._looks is None or torch.compiler.is_compiling() or (look := self._looks.of(self.layer.module)) in self._looks:
+        if self._looks is None or torch.compiler.is_compiling() or (look := self._looks.of(self.layer.module, of_forward=True)) in self._looks:
             return
         self._looks.add(look)
         self._compared = self._compares_itself

@@ -17,8 +17,8 @@ def look_at_items(dataset: Any, sampler: PoissonBatchSampler) -> None:
     stamps, groups = sampler.stamps, getattr(sampler, "groups", 1)
     if (count := len(dataset)) != sampler.num_samples:
         raise ValueError(
-            f"the data set has {count} items now, and make_private() found {sampler.num_samples}: the private loader draws from those alone, so items that came since would never be "
-            "trained on, and items that are gone cannot be drawn. Build the whole data set first; for another one take another run: a new loader, optimizer.state_dict(), and make_private() "
+            f"the data set has {count} items now, and the private loader draws from {sampler.num_samples}: the data set or the loader's sampler was changed since make_private(). Items that came "
+            "since would never be trained on, and items that are gone cannot be drawn. Build the whole data set first; for another one take another run: a new loader, optimizer.state_dict(), and make_private() "
             "of the same PrivacyEngine, whose epsilon counts both"
         )
     if stamps.passes:

@@ -33,15 +33,17 @@ class Looks:
             for name, value in set_to:
                 self._values.note((place, name), value)
 
-    def of(self, model: nn.Module) -> tuple:
-        """Hooks of modules, which of them train, their code, and what they are set to: flags, functions, and numbers that do not change all the time."""
+    def of(self, model: nn.Module, *, of_forward: bool = False) -> tuple:
+        """Hooks of modules, which of them train, their code, and what they are set to: flags, functions, and numbers that do not change all the time.
+        of_forward: without the model's own hooks, which run around its forward."""
         found, waiting, flags, known = [], [model], len(self._seen) < _MOST_LOOKS, set()
         while waiting:
             module = waiting.pop()
             own = vars(module)
             forward = own.get("forward")
             set_to = tuple(self._set_to(len(found), own, known)) if flags else ()
-            found.append((type(module), getattr(forward, "__code__", type(forward)), *(len(own[name]) for name in _HOOKS), module.training, set_to))
+            hooks = () if of_forward and not found else tuple(len(own[name]) for name in _HOOKS)
+            found.append((type(module), getattr(forward, "__code__", type(forward)), hooks, module.training, set_to))
             waiting.extend(child for child in module._modules.values() if child is not None)
         return tuple(found)
 
