@@ -1,5 +1,6 @@
 #include "fsdp/communication/rank_mesh.h"
 
+#include <csignal>
 #include <stdexcept>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -23,6 +24,14 @@ std::string seconds_of(std::chrono::milliseconds time) {
   return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(time).count()) + " s";
 }
 
+// Gloo and the store write to sockets without MSG_NOSIGNAL. A handler of the program's own stays.
+void report_closed_sockets_as_errors() {
+  struct sigaction action = {};
+  if (sigaction(SIGPIPE, nullptr, &action) != 0 || action.sa_handler != SIG_DFL) return;
+  action.sa_handler = SIG_IGN;
+  sigaction(SIGPIPE, &action, nullptr);
+}
+
 // Which of the parallel lines of an axis this rank stands on, and where on that line.
 struct Line {
   const char* name;  // of the communicator
@@ -36,6 +45,7 @@ class RankMesh final : public CommunicatorMesh {
   explicit RankMesh(const Rendezvous& where)
       : CommunicatorMesh(where.rank, where.shape, where.device),
         watch_(std::make_shared<CollectiveWatch>(where.timeout)) {
+    report_closed_sockets_as_errors();
     join_store(where);
     const MeshShape& s = shape();
     const int64_t shard_line = replica() * s.model + model_rank();

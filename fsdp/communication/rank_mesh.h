@@ -27,7 +27,8 @@ struct Rendezvous {
 
 // Connects with every other rank; all ranks call it. std::runtime_error with this rank, the store's place and the
 // reason if the ranks do not meet within the time-out; std::invalid_argument, the same on every rank, if their meshes
-// differ.
+// differ. From then on the process ignores SIGPIPE, unless it has a handler: a rank that writes to one that is gone
+// would end without a word, where it must name the call and the communicator.
 std::unique_ptr<Mesh> make_rank_mesh(const Rendezvous& rendezvous);
 
 }  // namespace ghostshard::fsdp

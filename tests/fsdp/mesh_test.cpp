@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <csignal>
+
 #include "tests/support/ranks.h"
 
 namespace ghostshard::fsdp {
@@ -204,6 +206,21 @@ TEST(Mesh, run_ranks_names_the_rank_that_threw) {
   } catch (const std::runtime_error& error) {
     EXPECT_STREQ(error.what(), "rank 2: broken");
   }
+}
+
+// The signal's default would end the whole program, now and then, where a rank is gone.
+TEST(Mesh, a_socket_that_the_other_end_closed_is_an_error_and_no_signal) {
+  auto* const before = std::signal(SIGPIPE, SIG_DFL);
+  run_ranks(2, [](Mesh& mesh) { mesh.control().barrier(); });
+  auto* const after = std::signal(SIGPIPE, before);
+  EXPECT_EQ(after, SIG_IGN);
+}
+
+TEST(Mesh, a_handler_of_the_programs_own_stays) {
+  auto* const own = +[](int) {};
+  auto* const before = std::signal(SIGPIPE, own);
+  run_ranks(2, [](Mesh& mesh) { mesh.control().barrier(); });
+  EXPECT_EQ(std::signal(SIGPIPE, before), own);
 }
 
 TEST(Mesh, ranks_that_never_come_are_a_time_out) {
