@@ -171,3 +171,11 @@ def test_a_step_of_two_gradients_is_refused_with_a_sentence():
     assert not hasattr(run.optimizer, "first_step")
     with pytest.raises(AttributeError, match="would show a draw twice"):
         run.optimizer.first_step()
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps], ids=["deepcopy", "pickle"])
+def test_a_private_loader_is_not_copied(copied):
+    run = Run()
+    with pytest.raises(TypeError, match="a private loader is neither copied nor pickled"):
+        copied(run.loader)
+    trains(run)

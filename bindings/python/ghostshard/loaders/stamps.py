@@ -150,6 +150,13 @@ class StampedLoader:
         stamps.latest = weakref.ref(stamped)
         return stamped
 
+    def __reduce_ex__(self, protocol: int) -> Any:
+        if self.batch_sampler.stamps.receiver is None:  # type: ignore[attr-defined]
+            return super().__reduce_ex__(protocol)
+        raise TypeError(
+            "a private loader is neither copied nor pickled: the engine knows which draw a batch is from by the one that make_private() returned. Take that one, or give "
+            "make_private() of another PrivacyEngine the data loader that you built"
+        )
 
     def _told(self) -> Iterator[Any]:
         """DataLoader's iterator, of what its processes told with each batch."""
