@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 
 from .collate_check import CollateCheck
 from .fetched import item_of
+from .items_again import ItemsAgain
 from .listed_examples import entry_at, held, ones_and_two, told_apart
 from .padding import Told
 
@@ -27,9 +28,14 @@ class CollateOrEmpty(CollateFnWithEmpty):
         self._dataset = dataset
         self._empty: tuple[Any, dict] | None = None
         self._check = CollateCheck()
+        self._items = ItemsAgain(dataset)
         self._lists: dict[tuple, bool] | None = None  # None: no batch was looked at yet
         self._tells = False
         self._telling: CollateOrEmpty | None = None
+
+    def begin_pass(self, *, stay: bool) -> None:
+        """stay: items_again.py."""
+        self._items.begin_pass(stay=stay)
 
     def telling(self) -> CollateOrEmpty:
         """The same for an iterator that takes batches that are Told: whoever else calls this one (a loader for evaluation) gets plain ones."""
@@ -40,6 +46,7 @@ class CollateOrEmpty(CollateFnWithEmpty):
 
     def __call__(self, batch: list) -> Any:
         if len(batch) > 0:
+            self._items()
             axes = self._check(self.wrapped_collator_fn, batch)
             if self._lists is None and self._tells:
                 probed = ones_and_two(self.wrapped_collator_fn, batch)

@@ -63,7 +63,7 @@ class _Before:
     """Generators, and what a data set and those in it hold by name, at construction."""
 
     def __init__(self, dataset: Any):
-        self.coins, self.sources = Coins(), _sources(dataset)
+        self.coins, self.sources = Coins(), sources(dataset)
         self._held = [(vars(each), dict(vars(each))) for each in self.sources]
 
     def again(self) -> None:
@@ -74,7 +74,7 @@ class _Before:
                 now.update(before)
 
 
-def _sources(dataset: Any) -> list[Any]:
+def sources(dataset: Any) -> list[Any]:
     """A data set, and those that it holds (torch's Subset, wrappers), of which attributes are known."""
     found: list[Any] = []
     waiting = [dataset]
@@ -143,4 +143,4 @@ def alike(one: Any, two: Any, *, known: bool = False) -> bool:
     return not known
 
 
-__all__ = ["refuse_mixed_or_repeated"]
+__all__ = ["refuse_mixed_or_repeated", "sources"]

@@ -15,17 +15,19 @@ _MOST, _MOST_READ = 64, 1024  # settings that are looked at, and values of each
 
 
 class FirstValues:
-    """Those of each number, by where it is: a counter, or a weight that is annealed, has a new one in every batch, and tells nothing from the fourth on."""
+    """Those of each number, by where it is: a counter, or a weight that is annealed, has a new one in every batch, and tells nothing from the fourth on.
+    words: of each word too, as an item's name has a new one in every batch."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, words: bool = False) -> None:
         self._of: dict[tuple, set] = {}
+        self._counted = (int, float, str) if words else (int, float)
 
     def tells(self, place: tuple) -> bool:
         return len(self._of.get(place, ())) < _MOST_VALUES
 
     def note(self, place: tuple, value: Any) -> None:
-        """Only numbers are counted: a flag or a word goes on telling."""
-        if type(value) in (int, float):
+        """A flag goes on telling."""
+        if type(value) in self._counted:
             self._of.setdefault(place, set()).add(value)
 
 
@@ -54,11 +56,12 @@ def _walk(value: Any, path: tuple, depth: int) -> Iterator[tuple[tuple, Any]]:
     if type(value) in _PLAIN:
         yield path, value
     elif depth:
-        for name, each in _within(value):
+        for name, each in within(value):
             yield from _walk(each, (*path, name), depth - 1)
 
 
-def _within(value: Any) -> Iterator[tuple[Any, Any]]:
+def within(value: Any) -> Iterator[tuple[Any, Any]]:
+    """What an object holds, by name."""
     if isinstance(value, functools.partial):
         yield from (("function", value.func), ("arguments", value.args), ("keywords", value.keywords))
     elif isinstance(value, types.MethodType):
@@ -80,4 +83,4 @@ def _within(value: Any) -> Iterator[tuple[Any, Any]]:
         yield from held.items()
 
 
-__all__ = ["FirstValues", "Settings"]
+__all__ = ["FirstValues", "Settings", "within"]
