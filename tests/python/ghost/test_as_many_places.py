@@ -1,8 +1,13 @@
 """Batches of as many examples as places: what all examples share must not pass for a row of each."""
 
+import copy
+
+import oracle
 import pytest
 import torch
 import transformers
+from launch import SUM_TOLERANCE
+from private import Private
 from private_run import prescribe
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -87,6 +92,49 @@ def test_as_many_layers_as_half_of_the_examples():
             optimizer.zero_grad()
             criterion(module(x)[0], y).backward()
             optimizer.step()
+
+
+class FirstRows(nn.Module):
+    """Gives as many of its rows as its argument has places, for all examples alike."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows = nn.Parameter(0.3 * torch.randn(16, 8))
+
+    def forward(self, h):
+        return self.rows[: h.shape[1]]
+
+
+class WithRows(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.places, self.head = nn.Embedding(11, 8), FirstRows(), nn.Linear(8, 3)
+
+    def forward(self, x):
+        h = self.tokens(x)
+        return self.head(torch.tanh(h + self.places(h)).mean(1))
+
+
+@pytest.mark.parametrize("sizes", [(5, 5), (4, 5, 6), (5, 4, 5)], ids=str)
+def test_rows_that_all_examples_share(sizes):
+    torch.manual_seed(0)
+    model = WithRows()
+    private, loss = Private(model, 0.5), lambda module, batch: nn.functional.cross_entropy(module(batch[0]), batch[1], reduction="none")
+    batches = [(torch.randint(1, 11, (size, 5)), torch.randint(0, 3, (size,))) for size in sizes]
+    expected = oracle.clipped_sum(copy.deepcopy(model), loss, batches, 0.5)
+    assert oracle.worst_difference(private.step(loss, batches), expected) < SUM_TOLERANCE
+
+
+def test_an_average_of_the_examples_is_no_shared_row():
+    class Average(FirstRows):
+        def forward(self, h):
+            return h.mean(0) * self.rows[: h.shape[1]]
+
+    model = WithRows()
+    model.places = Average()
+    private = Private(model, 0.5, attribution_check=False)
+    with pytest.raises((ValueError, RuntimeError), match="one example at a time|an example alone"):
+        private.backward(lambda module, batch: nn.functional.cross_entropy(module(batch[0]), batch[1], reduction="none"), (torch.randint(1, 11, (5, 5)), torch.arange(5) % 3))
 
 
 @pytest.mark.parametrize("size", [1, 4])

@@ -86,6 +86,7 @@ class PatchedForward:
         self._compared = self._compares_itself
         self.layer.compared = False
         self.layer.folds.clear()
+        self.layer.of_each.clear()
 
     def _recorded(self, args: tuple, kwargs: dict) -> Any:
         layer = self.layer

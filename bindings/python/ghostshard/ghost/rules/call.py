@@ -117,13 +117,14 @@ class Call:
 
 
 class Output:
-    """One of a call's outputs. like: what the layer gives for all units at once; folds: each unit's rows stand together, as many as it has."""
+    """One of a call's outputs. like: what the layer gives for all units at once; folds: each unit's rows stand together, as many as it has; shared: all
+    units share it, and its first extent is theirs by chance."""
 
-    def __init__(self, call: Call, like: torch.Tensor, *, folds: bool):
+    def __init__(self, call: Call, like: torch.Tensor, *, folds: bool, shared: bool):
         self._call = call
         self.like = torch.empty(like.shape, device="meta")
         self._folds = folds or call.has_rows(like)
-        self.of_units = bool(call.batched) and (self._folds or call.has_units(like))  # what all units share gives nothing else, however many rows it has
+        self.of_units = bool(call.batched) and not shared and (self._folds or call.has_units(like))  # what all units share gives nothing else, however many rows it has
         self.of_all = like.is_floating_point() and not self.of_units
         self.parts = like.shape[0] // call.units if self.of_units and self._folds and call.units > 0 else 1
 

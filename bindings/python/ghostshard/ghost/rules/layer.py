@@ -51,6 +51,7 @@ class Layer:
         self.turns = False  # rows were certain in batches whose extents tell the units' from others
         self.extents: dict[tuple[int, int], set[int]] = {}  # of units, by argument: as shared ones had them first (settled.py); 0 among them: others
         self.folds: dict[int, bool] = {}  # outputs [units · rows, ...], by number: each unit's rows stand together (folds.py)
+        self.of_each: set[int] = set()  # outputs, by number, whose first extent is the units', not by chance (folds.py)
         self.shares: dict[int, int] = {}  # dimensions of square arguments that all units were seen to share (call.py)
         self.numbers: dict[str, int] = {}  # of parameters, by name within the module
         for name, _ in module.named_parameters() if with_children else own_parameters(module):
