@@ -1,6 +1,7 @@
 """What trains is the loss that the model forms itself, of each example alone, or the model is refused: no default takes its place."""
 
 import copy
+import types
 
 import oracle
 import pytest
@@ -228,6 +229,21 @@ class TurnedAround(Around):
         return functional.cross_entropy(logits.clone().add_(self.turned(logits).T), labels)
 
 
+class AssertsAll(Around):
+    """Without words, as of many assertions."""
+
+    def loss(self, logits, labels, inner):
+        if len(logits) != len(IDS):
+            raise AssertionError
+        return functional.cross_entropy(logits, labels)
+
+
+class Denoising(AssertsAll):
+    """As RT-DETR, whose queries are made of the boxes of all examples."""
+
+    config = types.SimpleNamespace(num_denoising=100)
+
+
 class ParameterBeside(Around):
     def __init__(self):
         super().__init__()
@@ -241,6 +257,8 @@ JOINT = {
     "parameter_beside_layers": (ParameterBeside, "make each of these parameters one of a small nn.Module"),
     "contrastive": (lambda: bert(Contrastive), "no mean of its examples"),
     "an_output_that_is_turned": (TurnedAround, "of something that is not told apart example by example .output with shape"),
+    "an_assertion_about_all": (AssertsAll, "of something that is not told apart example by example .AssertionError.. Leave labels out"),
+    "denoising_queries": (Denoising, "config.num_denoising = 0 leaves them out"),
     "contrastive_around": (ContrastiveAround, "no mean of its examples"),
 }  # fmt: skip
 

@@ -34,6 +34,7 @@ _OTHER = (
     "Leave labels out and pass logits and targets to the criterion that make_private returned, or make each example's loss "
     "follow from that example alone"
 )
+_DENOISING = ". (Denoising queries are made of the boxes of all examples, as many as the largest number of boxes allows: config.num_denoising = 0 leaves them out)"
 
 
 class OwnLoss:
@@ -224,8 +225,11 @@ class OwnLoss:
             args, kwargs = part.of(taken, given.listed)
             try:
                 loss = loss_of(bare.forward(*args, **kwargs))
-            except (RuntimeError, IndexError) as error:
-                raise ValueError(f"{self._name} forms its loss of something that is not told apart example by example ({error}). {_OTHER}") from error
+            except Exception as error:  # whatever the model's own code makes of one example's rows: an assertion, a KeyError
+                raise ValueError(
+                    f"{self._name} forms its loss of something that is not told apart example by example ({str(error) or type(error).__name__}). {_OTHER}"
+                    + _DENOISING * bool(getattr(getattr(self._former, "config", None), "num_denoising", 0))
+                ) from error
             if not isinstance(loss, torch.Tensor) or loss.dim() != 0:
                 raise ValueError(f"{self._name} forms no loss of one example that is one number. {_OTHER}")
             found.append(loss)
