@@ -81,3 +81,28 @@ def test_large_outputs_beside_small_ones_round():
         run = Run(model=model, criterion=lambda out, y: F.cross_entropy(out[:, 3:], y, reduction="none"))
         x, y = next(iter(run.loader))
         run.criterion(run.module(x).mean(1), y).backward()
+
+
+class Waves(nn.Module):
+    """[units, as many values as follow from all examples], other ones in every batch. mixes: by what passes no gradient, far from the first values."""
+
+    def __init__(self, mixes):
+        super().__init__()
+        self.layer, self.mixes = nn.Linear(6, 3), mixes
+
+    def forward(self, x):
+        longest = 20 + int(1000 * x.detach().abs().sum()) % 50
+        h = self.layer(x)
+        others = torch.arange(longest) // 12 * 0.1 * h.detach().mean() if self.mixes else torch.zeros(longest)
+        return h.repeat(1, longest)[:, :longest] + others
+
+
+@pytest.mark.parametrize("mixes", [False, True])
+def test_outputs_whose_length_follows_from_the_examples(mixes):
+    run = Run(model=Waves(mixes))
+    steps = lambda: [run.criterion(run.module(x)[:, :3], y).backward() or run.optimizer.step() for x, y in run.loader]
+    if mixes:
+        with pytest.raises(RuntimeError, match=MIXED):
+            steps()
+    else:
+        steps()

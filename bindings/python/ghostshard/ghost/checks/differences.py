@@ -9,6 +9,7 @@ import torch
 _LEAST_CHANGE = 1e-4
 _DIRECTIONS = 4
 _AT_ONCE = 1 << 22  # elements that are narrowed
+_WHOLE = 1 << 16  # the largest extent of outputs [units, extent] that are kept whole
 _LARGEST = 1e38
 
 # A tensor's last extent, and its rows [units, ...]; more than one way to read them if it is not certain which rows are whose.
@@ -20,7 +21,8 @@ def rows_of(value: torch.Tensor, dim: int, units: int, places: set[int]) -> Rows
     at = dim_of_rows(value, dim, units)
     if at is not None:
         either = at == 0 and units > 1 and value.dim() > 2 and value.shape[1] == units  # a state [layers, units, features], or places
-        small = narrowed(value, at + 1 + either)
+        # Kept whole, what a model makes as long as its longest example (a waveform) can be compared over its common part.
+        small = on_a_log_scale(value).to(value.dtype) if value.dim() == 2 and value.shape[-1] <= _WHOLE else narrowed(value, at + 1 + either)
         return (value.shape[-1], small.movedim(at, 0), *([small.movedim(1, 0)] if either else []))
     flat = value.dim() > 0 and units > 1 and any(value.shape[0] == units * each for each in places)
     small = narrowed(value, 2 if value.dim() > 1 and value.shape[1] == units else 1)
@@ -80,7 +82,7 @@ def differ(one: list[Rows], two: list[Rows], rows: torch.Tensor, *, eps: float =
 def _others(a: torch.Tensor, b: torch.Tensor, same_last: bool, rows: torch.Tensor, eps: float) -> bool:
     if a.dim() != b.dim():
         return True
-    if not same_last and a.shape[-1] == _DIRECTIONS:
+    if not same_last and _DIRECTIONS in (a.shape[-1], b.shape[-1]):
         return False  # attention over cut lengths: products with other vectors
     # A model that cuts its batch to the longest example gives outputs of other extents: their common part must stay.
     common = tuple(slice(0, min(size)) for size in zip(a.shape, b.shape))
