@@ -348,3 +348,19 @@ def test_a_parameter_without_elements_has_no_gradient():
     private.engine.release()
     found = {name: p.grad for name, p in model.named_parameters() if p.numel()}
     assert oracle.worst_difference(found, {name: expected[name] for name in found}) < SUM_TOLERANCE
+
+
+def test_a_layer_that_needs_the_hooks_of_its_children_is_refused_with_a_sentence():
+    class ByHook(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.own, self.child = nn.Parameter(torch.ones(3)), nn.Linear(6, 3)
+            self.child.register_forward_hook(lambda _module, _args, output: {"features": output})
+
+        def forward(self, x):
+            features = self.child(x)
+            return (features["features"] if isinstance(features, dict) else None) * self.own
+
+    private = Private(nn.Sequential(ByHook(), nn.Linear(3, 3)), 1.0)
+    with pytest.raises(RuntimeError, match="without the hooks of its children, and cannot be .TypeError"):
+        private.module(torch.randn(4, 6))

@@ -103,8 +103,17 @@ def _computed(call: Call, inputs: list[torch.Tensor]) -> tuple[Any, list[Output]
     args, kwargs = call.of(inputs)
     buffers, known = Buffers(layer.module), {}
     coins = Coins(inputs[0].device if inputs else torch.device("cpu"))
-    with torch.no_grad(), no_way_back(layer):
-        output = call.kept.skeleton(known).forward(*args, **kwargs)
+    try:
+        with torch.no_grad(), no_way_back(layer):
+            output = call.kept.skeleton(known).forward(*args, **kwargs)
+    except (TypeError, AttributeError, KeyError) as error:
+        with torch.no_grad():
+            layer.original(*args, **kwargs)  # raises an error that is the layer's own
+        raise RuntimeError(
+            f"{layer.name} ({original_class(layer.module).__name__}) is computed as one layer, without the hooks of its children, and cannot be "
+            f"({type(error).__name__}: {error}; backbones of Transformers hand their features on by hooks). If that is for parameters of its own beside its children, "
+            "make each of them one of a small nn.Module that is called; or register a rule for the layer (ghostshard.register_rule)"
+        ) from error
     tossed = layer.module.training and bool(inputs) and coins.tossed()
     if not layer.compared:
         if tossed:
