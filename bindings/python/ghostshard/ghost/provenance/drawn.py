@@ -25,6 +25,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from .opened import opened
 
 VOUCHED = "vouched"
+_WRITTEN = (
+    "it was written to in a way that is not followed (by a model in place, for example, as some of Transformers' heads for questions clamp start_positions: "
+    "leave such arguments out of the call, and pass logits and targets to the criterion)"
+)
 
 
 class Memory:
@@ -122,7 +126,7 @@ class Drawn(torch.Tensor):
     def origin(self) -> Origin:
         memory = self._origin.memory
         if self._place != place_of(self, memory) and not memory.wrong:
-            memory.lost, memory.loose = "it was written to in a way that is not followed", False
+            memory.lost, memory.loose = _WRITTEN, False
         return self._origin
 
     def stays_here(self) -> None:
