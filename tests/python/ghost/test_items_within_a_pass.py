@@ -1,5 +1,7 @@
 """A data set that is set otherwise while a pass goes on is looked at again: mixing that is switched on, examples that are taken several times."""
 
+from collections import UserDict
+
 import pytest
 import torch
 from private_run import Run as Private
@@ -127,3 +129,22 @@ def test_what_a_data_set_keeps_of_its_items_is_no_reason_to_look_for_ever(monkey
             data.strength += 0.01
     assert run.charged == 20
     assert len(looks) <= 3
+
+
+class Opened(UserDict):
+    """An archive whose entries are read from its file."""
+
+    def __getitem__(self, key):
+        raise AssertionError(f"{key} was read, and no item needs it")
+
+
+def test_archives_are_not_read_for_it_and_tensors_without_versions_are_taken():
+    data = Numbered()
+    data.archive = Opened()
+    data.archive.data = {"notes": 1}
+    with torch.inference_mode():
+        data.means = torch.ones(6)
+    run = Private(data=data)
+    for x, y in run.loader:
+        run.step(x, y)
+    assert run.charged == 5

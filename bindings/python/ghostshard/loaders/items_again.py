@@ -68,7 +68,9 @@ def _set_to(value: Any, path: tuple, depth: int) -> Iterator[tuple[tuple, Any]]:
         yield path, value
     elif isinstance(value, (list, tuple, torch.Tensor, np.ndarray)):
         yield path, _number_of(value)
-    elif depth and isinstance(value, Mapping):  # one number, as it may be what was made of the items so far
+    elif isinstance(value, Mapping) and not isinstance(value, dict):
+        return  # an open file, perhaps, whose entries are read when they are asked for
+    elif depth and isinstance(value, dict):  # one number, as it may be what was made of the items so far
         yield path, hash((len(value), *(found for name, each in itertools.islice(value.items(), _ENTRIES) for found in _set_to(each, (str(name),), depth - 1))))
     elif depth and not (len(path) > 1 and isinstance(value, Dataset)):
         for name, each in within(value):
@@ -78,7 +80,7 @@ def _set_to(value: Any, path: tuple, depth: int) -> Iterator[tuple[tuple, Any]]:
 def _number_of(values: Any) -> int:
     """Another one if other values stand there; of a tensor also if it was written to."""
     if isinstance(values, torch.Tensor):
-        return hash((id(values), values._version, tuple(values.shape)))
+        return hash((id(values), 0 if values.is_inference() else values._version, tuple(values.shape)))
     if isinstance(values, np.ndarray):
         flat = values.reshape(-1) if values.flags.c_contiguous else values.flat
         few = flat if values.size <= _WHOLE else flat[np.linspace(0, values.size - 1, _SAMPLED).astype(np.int64)]
