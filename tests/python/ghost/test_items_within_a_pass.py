@@ -1,12 +1,14 @@
 """A data set that is set otherwise while a pass goes on is looked at again: mixing that is switched on, examples that are taken several times."""
 
 from collections import UserDict
+from contextlib import nullcontext
 
 import pytest
 import torch
+from opacus.utils.batch_memory_manager import BatchMemoryManager
 from private_run import Run as Private
 from test_deals_of_bins import N, Numbered, Run
-from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
 
 from ghostshard.loaders import items_again
 
@@ -34,6 +36,11 @@ def copied() -> TensorDataset:
     return TensorDataset(torch.randn(N, 6), torch.randint(0, 3, (N,)))
 
 
+def joined() -> ConcatDataset:
+    data = Numbered()
+    return ConcatDataset([Subset(data, range(N // 2)), Subset(data, range(N // 2, N))])
+
+
 def halves_alike(data) -> None:
     for values in data.tensors:
         values[N // 2 :] = values[: N // 2]
@@ -42,6 +49,7 @@ def halves_alike(data) -> None:
 CHANGES = {
     "hard_examples": (chosen, lambda data: setattr(data, "indices", [0, 1] * (N // 2)), TWICE),
     "in_its_list": (chosen, lambda data: data.indices.__setitem__(7, 3), TWICE),
+    "one_part_twice": (joined, lambda data: data.datasets.__setitem__(1, data.datasets[0]), TWICE),
     "of_its_own": (Ordered, lambda data: setattr(data, "order", [3] * N), MIXES),
     "a_flag": (Ordered, lambda data: setattr(data, "mixup", True), MIXES),
     "a_dict": (Ordered, lambda data: data.settings.update(mixup=True), MIXES),
@@ -61,6 +69,16 @@ def test_a_change_that_joins_items_is_refused_at_the_next_batch(case):
     with pytest.raises(ValueError, match=said):
         next(batches)
     assert run.charged == 2
+
+
+def test_examples_that_are_chosen_anew_all_the_time_are_looked_at_each_time():
+    data = chosen()
+    run = Private(data=data, draws=(8,) * 9)
+    with pytest.raises(ValueError, match=TWICE):
+        for step, (x, y) in enumerate(run.loader):
+            run.step(x, y)
+            data.indices = [*range(step, N), *range(step)] if step < 6 else [0, 1] * (N // 2)
+    assert run.charged == 7
 
 
 class MixesLater(Numbered):
@@ -91,6 +109,26 @@ def test_an_example_stays_at_its_index_where_draws_depend_on_each_other(options)
         for x, y in run.loader:
             run.step(x, y)
             data.order = data.order[1:] + data.order[:1]
+
+
+ORDERS = [[*range(first, N), *range(first)] for first in range(5)]
+
+
+@pytest.mark.parametrize("managed", [False, True], ids=["loader", "manager"])
+@pytest.mark.parametrize("passes", [[(0, 1)], [(0, 0), (1, 0)], [(0, 0), (1, 1), (2, 2), (3, 4)]], ids=["first_pass", "back_to_the_first", "after_several"])
+def test_an_order_that_stood_in_a_pass_before_is_another_one_now(passes, managed):
+    """Between passes of balls-in-bins it may change, so neither an order that is known, nor the fourth one, may come in the midst of one."""
+    data = Ordered()
+    run = Run(data_loader=DataLoader(data, batch_size=8)).begin()
+    for at_first, later in passes:
+        data.order = ORDERS[at_first]
+        refused = pytest.raises(ValueError, match="are not what they were when this pass began") if later != at_first else nullcontext()
+        manager = BatchMemoryManager(data_loader=run.loader, max_physical_batch_size=3, optimizer=run.optimizer) if managed else nullcontext(run.loader)
+        with refused, manager as loader:
+            for number, (x, y) in enumerate(loader):
+                run.step(x, y)
+                if number == 1:
+                    data.order = ORDERS[later]
 
 
 def test_by_poisson_sampling_it_may_go_over_to_another():

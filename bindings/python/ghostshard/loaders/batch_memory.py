@@ -141,7 +141,7 @@ def _forget_unfinished(optimizer) -> None:
 class _PiecesLoader(StampedLoader, DataLoader):
     def __iter__(self) -> Iterator[Any]:
         """A pass, as the loader's own."""
-        look_at_items(self.dataset, self.batch_sampler.sampler)
+        look_at_items(self.dataset, self.batch_sampler.sampler, self.collate_fn)
         return super().__iter__()
 
 

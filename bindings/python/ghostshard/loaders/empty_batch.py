@@ -33,7 +33,7 @@ class CollateOrEmpty(CollateFnWithEmpty):
         self._tells = False
         self._telling: CollateOrEmpty | None = None
 
-    def begin_pass(self, *, stay: bool) -> None:
+    def begin_pass(self, *, stay: str | None) -> None:
         """stay: items_again.py."""
         self._items.begin_pass(stay=stay)
 

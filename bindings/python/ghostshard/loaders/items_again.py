@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Subset
 
 from .items import refuse_mixed_or_repeated, sources
 from .items_digest import items_digest
-from .set_so import FirstValues, within
+from .set_so import Settings, within
 from .units import refuse_repeated
 
 _DEPTH, _ENTRIES = 3, 64  # of objects within each other, and of a dict
@@ -32,34 +32,38 @@ class ItemsAgain:
     def __init__(self, dataset: Any):
         self._dataset = dataset
         self._stay: str | None = None
-        self._seen: set[tuple] = set()
-        self._values = FirstValues(words=True)
-        self._are_new()
+        self._settings = self._in_pass = self._as_it_is()
+        self._chosen = self._indices()
 
-    def begin_pass(self, *, stay: bool) -> None:
-        """stay: through the pass an index is one example, as each is drawn in one step of it, or in every so many steps."""
-        self._stay = items_digest(self._dataset) if stay else None
+    def begin_pass(self, *, stay: str | None) -> None:
+        """stay: the items' digest, if an index is one example through the pass, as each is drawn in one step of it, or in every so many steps."""
+        self._stay = stay
+        if stay is not None:
+            self._in_pass = self._as_it_is()  # what it was set to in a pass before is no answer here
 
     def __call__(self) -> None:
         """Whenever a batch of its items was made. ValueError if items follow from others, are others' copies, or stand in another order where they must stay."""
-        if self._are_new():
-            if self._stay is not None and items_digest(self._dataset) != self._stay:
-                raise ValueError(_MOVED)
-            refuse_repeated(self._dataset)
+        if self._stay is not None and self._in_pass.are_new(self._dataset) and items_digest(self._dataset) != self._stay:
+            raise ValueError(_MOVED)
+        before, self._chosen = self._chosen, self._indices()
+        if (new := self._settings.are_new(self._dataset)) or self._chosen != before:
+            refuse_repeated(self._dataset)  # at every choice, as a loop may choose anew all the time, and no item is read for it
+        if new:
             refuse_mixed_or_repeated(self._dataset)
 
-    def _are_new(self) -> bool:
-        if len(self._seen) >= _MOST:
-            return False
-        of_all = (found for number, each in enumerate(sources(self._dataset)) for found in _set_to(each, (number,), _DEPTH))
-        look = tuple((path, value) for path, value in itertools.islice(of_all, _MOST_READ) if self._values.tells(path))
-        if look in self._seen:
-            return False
-        self._seen.add(look)
-        for path, value in look:
-            self._values.note(path, value)
-        self._seen.add(tuple((path, value) for path, value in look if self._values.tells(path)))  # what tells nothing any more is no change
-        return True
+    def _indices(self) -> list[Any]:
+        """Of torch's own choices among data sets."""
+        return [_number_of(each.indices) for each in sources(self._dataset) if isinstance(each, Subset) and isinstance(each.indices, (list, tuple, torch.Tensor, np.ndarray))]
+
+    def _as_it_is(self) -> Settings:
+        settings = Settings(_settings_of, most=_MOST, frugal=True)
+        settings.are_new(self._dataset)
+        return settings
+
+
+def _settings_of(dataset: Any) -> Iterator[tuple[tuple, Any]]:
+    of_all = (_set_to(each, (number,), _DEPTH) for number, each in enumerate(sources(dataset)))
+    return itertools.islice(itertools.chain.from_iterable(of_all), _MOST_READ)
 
 
 def _set_to(value: Any, path: tuple, depth: int) -> Iterator[tuple[tuple, Any]]:

@@ -85,8 +85,7 @@ class GhostDataLoader(SetOnce, StampedLoader, DPDataLoader):
 
     def __iter__(self) -> Iterator[Any]:
         """A pass. ValueError if the data set has become another (each_pass.py)."""
-        look_at_items(self.dataset, self.batch_sampler)
-        self._collate.begin_pass(stay=isinstance(self.batch_sampler, (BinsBatchSampler, CyclicBatchSampler)))
+        look_at_items(self.dataset, self.batch_sampler, self._collate)
         return super().__iter__()
 
     @property

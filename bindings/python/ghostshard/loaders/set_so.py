@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 _PLAIN = (bool, int, float, str, types.NoneType)
@@ -32,23 +32,34 @@ class FirstValues:
 
 
 class Settings:
-    """Those with which it was looked at."""
+    """Those with which it was looked at. frugal: for what is slow to look at: words are counted too, and that a value does not tell any more is no news."""
 
-    def __init__(self) -> None:
+    def __init__(self, walk: Callable[[Any], Iterator[tuple[tuple, Any]]] | None = None, *, most: int = _MOST, frugal: bool = False) -> None:
+        """walk: plain values by where they are; default, those of a function or an object."""
+        self._walk, self._most, self._frugal = walk or _settings_of, most, frugal
         self._seen: set[tuple] = set()
-        self._values = FirstValues()
+        self._values = FirstValues(words=frugal)
 
-    def are_new(self, function: Any) -> bool:
+    def are_new(self, value: Any) -> bool:
         """Whether it was never set so; it is known from here on."""
-        if len(self._seen) >= _MOST:
+        if len(self._seen) >= self._most:
             return False
-        found = tuple((path, value) for path, value in itertools.islice(_walk(function, (), _DEPTH), _MOST_READ) if self._values.tells(path))
+        found = self._telling(self._walk(value))
         if found in self._seen:
             return False
         self._seen.add(found)
-        for path, value in found:
-            self._values.note(path, value)
+        for path, each in found:
+            self._values.note(path, each)
+        if self._frugal:
+            self._seen.add(self._telling(found))
         return True
+
+    def _telling(self, found: Iterable[tuple[tuple, Any]]) -> tuple[tuple[tuple, Any], ...]:
+        return tuple((path, each) for path, each in found if self._values.tells(path))
+
+
+def _settings_of(function: Any) -> Iterator[tuple[tuple, Any]]:
+    return itertools.islice(_walk(function, (), _DEPTH), _MOST_READ)
 
 
 def _walk(value: Any, path: tuple, depth: int) -> Iterator[tuple[tuple, Any]]:
