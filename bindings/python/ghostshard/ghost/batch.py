@@ -33,7 +33,7 @@ class Inputs:
     padding: tuple[Axis, ...] = ()  # of the examples, if the loader told it (checks/padding.py)
     listed: frozenset[Path] = frozenset()  # where lists with an entry for each unit are in (args, kwargs)
     own: tuple[torch.Tensor, ...] = ()  # arguments that have a row for each of the batch's, as the loader's do: no places, whatever their values are
-    outputs: tuple[Any, ...] = ()  # where they are in the autograd graph, if there is padding
+    forward: object = field(default_factory=object)  # which one, for marks in the autograd graph
     buffers: dict[tuple[int, str], tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)  # the model's before (checks/held_buffers.py)
     nobodys: torch.Tensor | None = None  # [0] losses of its outputs, if the draw has no example
     earlier: list[Inputs] = field(default_factory=list)  # of the forwards before it in the same microbatch
@@ -46,6 +46,8 @@ class Inputs:
     padding_was_compared: set[int] = field(default_factory=set)  # axes by outputs_follow(), which may find no output to compare
     pooled: bool = True  # no output has places of the batch's axes: found by outputs_follow()
     padded_outputs: dict[int, list[Any]] = field(default_factory=dict)  # that have places: found by outputs_follow()
+    known_lengths: set[tuple[int, int, int]] = field(default_factory=set)  # of the run: an output's number, its dimensions, and which of them with the units first
+    found_lengths: dict[int, list[Any]] = field(default_factory=dict)  # as long as the longest that the model finds, by the output's number (checks/found_lengths.py)
 
     @property
     def of_nobody(self) -> bool:

@@ -14,7 +14,7 @@ from . import batch, packing
 from .adapters import adapters_are_off
 from .checks.criterions import leave_own_losses_beside
 from .checks.guard import Guard, warn_of_uncovered
-from .checks.padded_gradients import nodes_of
+from .checks.padded_gradients import mark_nodes
 from .checks.padding import padding_of
 from .checks.parameters import refuse_complex
 from .layout import Layout, original_class, own_parameters
@@ -197,14 +197,18 @@ class PatchedModel:
         self._engine.provenance.gave(output)
         self._engine.provenance.mark(output)
         self._given.finding = self._engine.provenance.latest
+        if (attribution := self._engine.sessions.attribution) is not None:
+            attribution.look_at_forward(self._model, self._given, output)
         self._given.token = _in_graph(output, self._given.token() or _Token())
 
     def _give_back_output(self, output: Any, loss_of: torch.Tensor | None = None) -> Any:
         """loss_of: the one among them that a loss was formed of already."""
         assert self._engine is not None and self._given is not None
         given_back = self._engine.provenance.give_back(output)
-        if self._given.padding:
-            self._given.outputs = nodes_of(given_back, self._given.dim) + nodes_of(output, self._given.dim, loss_of) * (loss_of is not None)
+        if self._engine.sessions.checked:
+            mark_nodes(self._given.forward, given_back, self._given.dim)
+            if loss_of is not None:
+                mark_nodes(self._given.forward, output, self._given.dim, loss_of)
         return given_back
 
     def _before_forward(self, module: nn.Module, args: tuple, kwargs: dict) -> tuple | None:
@@ -227,7 +231,7 @@ class PatchedModel:
         if engine is not None:
             if engine.recording:
                 given.padding, given.listed, given.buffers = self._padding, engine.provenance.listed, engine.weights.buffers.before
-                given.own, given.divided = engine.provenance.own, self._divided
+                given.own, given.divided, given.known_lengths = engine.provenance.own, self._divided, engine.provenance.lengths
                 self.own_loss.begin(given)
             engine.begin_forward(given)
         return given.args, given.kwargs

@@ -86,7 +86,7 @@ class Sessions:
         """Whether model and losses may be computed otherwise than when they were checked. padded: axes along which it is known how far the batch at
         hand is."""
         check = self.attribution
-        return check is not None and (check.is_new(model, losses) or (bool(padded) and check.padding_is_new(model, padded)))
+        return check is not None and (check.is_new(model, losses) or (bool(padded) and check.padding_is_new(padded)))
 
     def drop(self) -> None:
         """Gives up the session at hand, and its logical batch."""

@@ -12,8 +12,9 @@ from torch.utils.data import Dataset, Subset
 
 from .items import refuse_mixed_or_repeated, sources
 from .items_digest import items_digest
-from .set_so import Settings, within
+from .set_so import Settings
 from .units import refuse_repeated
+from .within import within
 
 _DEPTH, _ENTRIES = 3, 64  # of objects within each other, and of a dict
 _MOST, _MOST_READ = 32, 512  # looks, and values of each

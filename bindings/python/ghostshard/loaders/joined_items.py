@@ -1,14 +1,15 @@
 """An item of a data set may be made of several rows of what the data set holds (mixup with a random partner, a pair, a negative example): if another item is
 made of one of them too, one example is in several units.
 
-Seen are the rows that an item takes by number out of tensors, arrays, lists and data sets which the data set holds by name, and which have as many rows as
-it has items. Rows that no other item takes (frames of a clip) are its own.
+Seen are the rows that an item takes by number out of tensors, arrays, lists and data sets which the data set holds by name (in a dict or an object, too), or which
+its code finds by name around it, and which have as many rows as it has items. Rows that no other item takes (frames of a clip) are its own.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.data import Dataset
 
 from .fetched import ways_to_items
+from .names import functions_in
 
+_ENTRIES = 64  # of a dict
 _ITEMS, _PARTNERS = 4, 2  # that are looked at, and of each of them
 _JOINED = (
     "the data set mixes its items: of its {!r} item {} takes row {}, and so does item {}, so one example would be in several units and epsilon would be too small. "
@@ -75,7 +78,10 @@ def refuse_joined(dataset: Any, lot: random.Random, again: Callable[[], None]) -
             places = lot.sample(range(count), min(_ITEMS, count))
             for place in places:
                 for name, rows in _taken(dataset, item, place, count, again).items():
-                    for other in sorted(rows - {place})[:_PARTNERS]:
+                    if not rows:
+                        continue
+                    beside = [(place + 1) % count, (place - 1) % count]
+                    for other in {*sorted(rows - {place})[:_PARTNERS], *beside} - {place}:
                         shared = rows & _taken(dataset, item, other, count, again).get(name, set())
                         if shared:
                             raise _Joined(_JOINED.format(name, place, min(shared), other))
@@ -108,8 +114,8 @@ def _taken(dataset: Any, item: Callable[[int], Any], place: int, count: int, aga
     again()
     found: dict[str, set[int]] = {}
     tensors: dict[int, Callable[[Any], None]] = {}
-    held = vars(dataset)
-    for name, value in list(held.items()):
+    replaced: list[tuple[_Space, str, Any]] = []
+    for held, name, value in [*_held_by(dataset)]:
         if not isinstance(value, (torch.Tensor, np.ndarray, list, tuple, Dataset)) or not hasattr(value, "__len__") or getattr(value, "ndim", 1) == 0 or len(value) != count:
             continue
 
@@ -120,15 +126,56 @@ def _taken(dataset: Any, item: Callable[[int], Any], place: int, count: int, aga
 
         if isinstance(value, torch.Tensor):
             tensors[id(value)] = took
-        elif type(value) is np.ndarray:
+            continue
+        replaced.append((held, name, value))
+        if type(value) is np.ndarray:
             held[name] = value.view(_WatchedArray)
             held[name].took = took
         else:
             held[name] = _Watched(value, took)
-    with _Tensors(tensors):
-        item(place)
+    try:
+        with _Tensors(tensors):
+            item(place)
+    finally:
+        for held, name, value in replaced:
+            held[name] = value
     again()
     return found
+
+
+class _Cells:
+    """What a function has of those around it, by name."""
+
+    def __init__(self, of: types.FunctionType):
+        self._of = dict(zip(of.__code__.co_freevars, of.__closure__ or ()))
+
+    def items(self) -> list[tuple[str, Any]]:
+        return [(name, cell.cell_contents) for name, cell in self._of.items() if cell != types.CellType()]
+
+    def __getitem__(self, name: str) -> Any:
+        return self._of[name].cell_contents
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._of[name].cell_contents = value
+
+
+_Space = dict | _Cells
+
+
+def _held_by(dataset: Any) -> Iterator[tuple[_Space, str, Any]]:
+    """Where a data set's code finds something by name, the name, and what."""
+    spaces: list[_Space] = [vars(dataset)]
+    for value in vars(dataset).values():
+        if type(value) is dict and len(value) <= _ENTRIES:
+            spaces.append(value)
+        elif not isinstance(value, (torch.Tensor, np.ndarray, Dataset, torch.nn.Module, type, types.ModuleType)) and isinstance(getattr(value, "__dict__", None), dict):
+            spaces.append(vars(value))
+    for space in spaces:
+        yield from ((space, name, value) for name, value in space.items() if isinstance(name, str))
+    for function in functions_in(dataset):
+        cells, around = _Cells(function), function.__globals__
+        yield from ((cells, name, value) for name, value in cells.items())
+        yield from ((around, name, around[name]) for name in {*function.__code__.co_names} if name in around)
 
 
 __all__ = ["refuse_joined"]

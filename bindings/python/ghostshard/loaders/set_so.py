@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from .names import Names
+from .within import within
+
 _PLAIN = (bool, int, float, str, types.NoneType)
-_DEPTH, _ENTRIES = 4, 64  # of objects within each other, and of a list or a dict
+_DEPTH = 4  # of objects within each other
 _MOST_VALUES = 3
 _MOST, _MOST_READ = 64, 1024  # settings that are looked at, and values of each
 
@@ -39,12 +41,13 @@ class Settings:
         self._walk, self._most, self._frugal = walk or _settings_of, most, frugal
         self._seen: set[tuple] = set()
         self._values = FirstValues(words=frugal)
+        self._names: dict[int, tuple[Any, Names]] = {}  # by the code of a function, or else by the object
 
     def are_new(self, value: Any) -> bool:
         """Whether it was never set so; it is known from here on."""
         if len(self._seen) >= self._most:
             return False
-        found = self._telling(self._walk(value))
+        found = self._telling(itertools.chain([(("names",), self._look_at_names(value))], self._walk(value)))
         if found in self._seen:
             return False
         self._seen.add(found)
@@ -53,6 +56,12 @@ class Settings:
         if self._frugal:
             self._seen.add(self._telling(found))
         return True
+
+    def _look_at_names(self, value: Any) -> str:
+        """Which functions those in its code are."""
+        code = getattr(getattr(value, "__func__", value), "__code__", value)
+        _, names = self._names.setdefault(id(code), (code, Names()))
+        return f"of {names.look(value)}"
 
     def _telling(self, found: Iterable[tuple[tuple, Any]]) -> tuple[tuple[tuple, Any], ...]:
         return tuple((path, each) for path, each in found if self._values.tells(path))
@@ -71,27 +80,4 @@ def _walk(value: Any, path: tuple, depth: int) -> Iterator[tuple[tuple, Any]]:
             yield from _walk(each, (*path, name), depth - 1)
 
 
-def within(value: Any) -> Iterator[tuple[Any, Any]]:
-    """What an object holds, by name."""
-    if isinstance(value, functools.partial):
-        yield from (("function", value.func), ("arguments", value.args), ("keywords", value.keywords))
-    elif isinstance(value, types.MethodType):
-        yield from (("self", value.__self__), ("function", value.__func__))
-    elif isinstance(value, types.FunctionType):
-        yield "code", str(id(value.__code__))
-        own = value.__globals__
-        yield from ((name, own[name]) for name in value.__code__.co_names if name in own and type(own[name]) in (*_PLAIN, types.FunctionType))
-        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or ()):
-            try:
-                yield name, cell.cell_contents
-            except ValueError:  # it is empty
-                pass
-    elif isinstance(value, (list, tuple)):
-        yield from enumerate(value if len(value) <= _ENTRIES else ())
-    elif isinstance(value, Mapping):
-        yield from ((repr(name), each) for name, each in value.items() if len(value) <= _ENTRIES)
-    elif not isinstance(value, (type, types.ModuleType)) and isinstance(held := getattr(value, "__dict__", None), dict):
-        yield from held.items()
-
-
-__all__ = ["FirstValues", "Settings", "within"]
+__all__ = ["FirstValues", "Settings"]

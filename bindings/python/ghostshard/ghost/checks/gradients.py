@@ -29,12 +29,14 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ...loaders.names import Names
 from ...loaders.set_so import Settings
 from ...lost_ranks import answered
 from ..provenance import functions_under
 from .criterions import criterions_under, own_losses_under
+from .found_lengths import VaryingLengths, find_lengths
 from .looks import Looks
-from .padded_gradients import PaddedGradients
+from .padded_gradients import PaddedGradients, nodes_under
 from .padding import settled_axes
 from .state import State
 from .values import APART, CARRIED, KEPT, MIXED, PADDED, UNKNOWN, Repeat
@@ -49,6 +51,11 @@ _PADDED = (
     "norm bounds by how much: a mean over padded places, the last place of a padded row, attention without a mask, labels of padded "
     "places that count. Mask them (attention_mask, lengths, labels of -100, a mean over each example's own places), or pad all examples to one "
     "length, whatever their batch (padding='max_length'). Nothing of this backward was kept"
+)
+
+_MOVED = (
+    "{} stands for another function than it did in the forward of this batch: what the forward computes is looked at before backward, and would be something else. Put it "
+    "in its place before the loop, or put the old one back after backward(). Nothing of this backward was kept"
 )
 
 
@@ -67,6 +74,9 @@ class AttributionCheck:
         self._names = names
         self._settled: set[bool] = set()  # kinds of batches: packed or not
         self._looks = Looks()  # of the model, with which it was checked
+        self._look: tuple = ()  # in the microbatch at hand
+        self._names, self._known_names = Names(), set[int]()
+        self._lengths = VaryingLengths()
         self._criterions = Settings()  # of those whose losses were
         self._padded: set[tuple] = set()  # those with which padding was looked at, on this rank, and along which axis
         self._functions: set[frozenset[str]] = set()  # between outputs and losses, when it was checked
@@ -74,18 +84,25 @@ class AttributionCheck:
         self._looked_at_one = False
 
     def is_new(self, model: nn.Module, losses: torch.Tensor) -> bool:
-        """Whether the model looks as it did at no check (hooks, code, settings), or a criterion is set so, or the losses are formed of its outputs by functions that were in no loss
-        that was checked, since what is computed may have changed."""
+        """Whether the model looks as it did at no check (hooks, code, settings, functions that its code names), or a criterion is set so, or the losses are
+        formed of its outputs by functions that were in no loss that was checked, since what is computed may have changed."""
         set_so = [self._criterions.are_new(each.criterion) for each in criterions_under(losses)]
+        self._look = self._looks.of(model)
         if not self._settled:
             return False
         functions = functions_under(losses)
-        return any(set_so) or self._looks.of(model) not in self._looks or (functions not in self._functions and len(self._functions) < _MOST_FUNCTIONS)
+        by_others = functions not in self._functions and len(self._functions) < _MOST_FUNCTIONS
+        names = self._names.number >= 0 and self._names.number not in self._known_names
+        return any(set_so) or names or by_others or self._lengths.look_anew or self._look not in self._looks
 
-    def padding_is_new(self, model: nn.Module, places: Iterable[tuple[int, int]]) -> bool:
-        """Whether it was not looked at how far a batch is padded along some of its axes, for the model as it looks; true at some later batches too."""
-        look = self._looks.of(model)
-        return any((look, place) not in self._padded for place in places) or secrets.randbelow(_PADDED_AGAIN) == 0
+    def look_at_forward(self, model: nn.Module, inputs: Any, output: Any) -> None:
+        """After it."""
+        self._names.look(model)
+        self._lengths.note(inputs, output)
+
+    def padding_is_new(self, places: Iterable[tuple[int, int]]) -> bool:
+        """Whether it was not looked at how far a batch is padded along some of its axes, for the model as is_new() saw it; true at some later batches too."""
+        return any((self._look, place) not in self._padded for place in places) or secrets.randbelow(_PADDED_AGAIN) == 0
 
     def __call__(self, session: Any, losses: torch.Tensor, repeats: list[Repeat], *, new: bool = False) -> None:
         """Runs before the backward of [units] losses, and keeps their graph. RuntimeError on all ranks if rows of other units
@@ -106,12 +123,15 @@ class AttributionCheck:
         elif packed in self._settled and known and not self._by_lot():
             self._look_at_criterions(losses)
             return
-        look = () if repeat is None else self._looks.of(repeat.model)
+        look = () if repeat is None else self._look
         # One seed for all: ranks that hold parts of the same units must choose the same half.
         calls = criterions_under(losses)
-        due, any_packed, any_plain, seed = self._highest(
-            [units > 1, units > 0 and packed, units > 0 and not packed, secrets.randbits(62)]
+        put_back = "" if repeat is None else self._names.moved
+        due, any_packed, any_plain, moved, seed = self._highest(
+            [units > 1, units > 0 and packed, units > 0 and not packed, bool(put_back), secrets.randbits(62)]
         )
+        if moved:
+            raise RuntimeError(_MOVED.format(put_back or "another rank's function"))
         if any_packed and any_plain:
             raise ValueError("on several ranks all batches are packed or none is: here some rank's are and another's are not")
         if self._coins is None and (due or repeat is not None):
@@ -134,7 +154,12 @@ class AttributionCheck:
         looked_at = [each if each.inputs.own_losses in of_model else replace(each, own_loss=None) for each in self._some_of(repeats, units, packed=packed, seed=seed)]
         if looked_at:
             output = max(each.reaches_others(chosen, self._highest) for each in looked_at)
-        padded = [PaddedGradients(each.inputs.outputs, each.inputs.padded_outputs) for each in looked_at]
+        if new or not self._settled:
+            self._lengths.looked()
+            for each in looked_at:
+                find_lengths(each, units, seed)
+        nodes = nodes_under(losses)
+        padded = [PaddedGradients(nodes.get(each.inputs.forward, ()), each.inputs.padded_outputs, each.inputs.found_lengths) for each in looked_at]
         axes = next((each.inputs.padding for each in reversed(looked_at) if each.inputs.padding), ())
         pooled = all(each.inputs.pooled for each in looked_at)
         if not (pooled or any(each.inputs.padded_outputs for each in looked_at)):
@@ -143,18 +168,24 @@ class AttributionCheck:
         loss = max([APART, *(each.reaches_others(chosen, losses.device, axes, pooled=pooled, places=places) for each in calls)])
         reached, undecided, scaled, output, loss, watch = self._highest([reached, undecided, scaled, output, loss, any(each.watches for each in padded)])
         self._refuse(reached, bool(scaled), output, loss, "".join([why for each in looked_at for why in each.refusals][:1]))
-        if watch:  # a backward more, which communicates
-            with ExitStack() as watching:
-                for each in padded:
-                    watching.enter_context(each.watched())
-                self._watched(session, losses, [True] * units)
-            coins.again()
-            self._refuse(-1, False, APART, *self._highest([PADDED if any(each.found for each in padded) else APART]), "")
+        if watch:
+            self._look_at_places(session, losses, padded)
         if not undecided:
             self._settled.add(bool(any_packed))
             self._looks.add(look)
+            self._known_names.add(self._names.number)
             self._functions.add(functions_under(losses))
             self._padded |= {(look, place) for place in settled_axes(looked_at)}
+
+    def _look_at_places(self, session: Any, losses: torch.Tensor, padded: list[PaddedGradients]) -> None:
+        """A backward more, which communicates."""
+        coins = State(nn.Module(), losses.device)  # a layer may run again
+        with ExitStack() as watching:
+            for each in padded:
+                watching.enter_context(each.watched())
+            self._watched(session, losses, [True] * len(losses))
+        coins.again()
+        self._refuse(-1, False, APART, *self._highest([PADDED if any(each.found for each in padded) else APART]), "")
 
     def _look_at_criterions(self, losses: torch.Tensor) -> None:
         """With other halves than at the check of the model, at so many microbatches after it."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import types
 from collections.abc import Iterator
+from dataclasses import is_dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 from ...loaders.set_so import FirstValues
@@ -14,6 +17,9 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 _MOST_LOOKS = 64  # with flags: one that is new in every batch makes no check of every batch
 _FLAGS = (bool, str, types.NoneType)
 _FUNCTIONS = (types.FunctionType, types.MethodType)
+_OF_MODULES = frozenset(vars(nn.Module()))
+_SPACES = (types.SimpleNamespace, argparse.Namespace)
+_ENTRIES, _DEPTH = 64, 3  # of a dict or a list that a module holds, and of objects within each other
 
 
 class Looks:
@@ -41,25 +47,39 @@ class Looks:
             module = waiting.pop()
             own = vars(module)
             forward = own.get("forward")
-            set_to = tuple(self._set_to(len(found), own, known)) if flags else ()
+            set_to = tuple(self._set_to(len(found), own, known, type(module).__module__)) if flags else ()
             hooks = () if of_forward and not found else tuple(len(own[name]) for name in _HOOKS)
             found.append((type(module), getattr(forward, "__code__", type(forward)), hooks, module.training, set_to))
             waiting.extend(child for child in module._modules.values() if child is not None)
         return tuple(found)
 
-    def _set_to(self, place: int, own: dict[str, Any], known: set[int]) -> Iterator[tuple[str, Any]]:
-        """known: configurations that a module before had."""
+    def _set_to(self, place: int, own: dict[str, Any], known: set[int], near: str, within: str = "", depth: int = _DEPTH) -> Iterator[tuple[str, Any]]:
+        """known: objects that came before, such as a configuration that all modules have. near: where the module's class is from. within: the name of what has these."""
         for name, value in own.items():
+            path = within + name
             if type(value) in _FLAGS:
-                yield name, value
+                yield path, value
             elif type(value) in (int, float):
-                if self._values.tells((place, name)):
-                    yield name, value
-            elif type(value) in _FUNCTIONS and name != "forward":
-                yield name, value.__code__
-        if (config := getattr(own.get("config"), "__dict__", None)) is not None and id(config) not in known:
-            known.add(id(config))
-            yield from ((f"config.{name}", value) for name, value in self._set_to(place, config, known))
+                if self._values.tells((place, path)):
+                    yield path, value
+            elif type(value) in _FUNCTIONS:
+                if path != "forward":
+                    yield path, value.__code__
+            elif depth and path not in _OF_MODULES and id(value) not in known and (entries := _entries_of(name, value, near)):
+                known.add(id(value))
+                yield from self._set_to(place, entries, known, near, f"{path}.", depth - 1)
+
+
+def _entries_of(name: str, value: Any, near: str) -> dict[str, Any]:
+    """What a dict or a list has, and an object that is there for settings; {} if it is none of these."""
+    if isinstance(value, (list, tuple)):
+        return {str(number): each for number, each in enumerate(value)} if len(value) <= _ENTRIES else {}
+    if isinstance(value, dict):
+        return {key: each for key, each in value.items() if isinstance(key, str)} if len(value) <= _ENTRIES else {}
+    if isinstance(value, (type, nn.Module, torch.Tensor)) or callable(value):
+        return {}
+    settings = name.endswith("config") or isinstance(value, _SPACES) or is_dataclass(value) or type(value).__module__ == near
+    return getattr(value, "__dict__", {}) if settings else {}
 
 
 __all__ = ["Looks"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,8 +11,10 @@ import torch
 
 from ..provenance.opened import contents
 from .differences import dim_of_rows
-from .padding import PaddedOutput, last
+from .found_lengths import FoundLength
+from .padding import PaddedOutput
 
+_MARK = "ghostshard: outputs"
 _LEAST = 1e-6  # of the largest gradient
 
 
@@ -21,25 +22,41 @@ _LEAST = 1e-6  # of the largest gradient
 class OutputNode:
     """Where an output of the model stands in the autograd graph."""
 
-    node: Any
     number: int  # of the node's outputs
     place: int  # among the tensors of the model's output
     shape: torch.Size
     dim: int  # of the units in inputs, and in outputs that have places
 
 
-def nodes_of(output: Any, dim: int, only: torch.Tensor | None = None) -> tuple[OutputNode, ...]:
-    """As the loop gets them: what the model itself goes on with is looked at with its outputs."""
-    tensors = [(place, each) for place, each in enumerate(contents(output)) if each.grad_fn is not None and (only is None or each is only)]
-    return tuple(OutputNode(each.grad_fn, each.output_nr, place, each.shape, dim) for place, each in tensors)
+def mark_nodes(forward: object, output: Any, dim: int, only: torch.Tensor | None = None) -> None:
+    """For nodes_under(). As the loop gets them: what the model itself goes on with is looked at with its outputs. The mark is in the graph, which nothing else holds.
+    forward: which one."""
+    for place, each in enumerate(contents(output)):
+        if each.grad_fn is not None and (only is None or each is only):
+            each.grad_fn.metadata.setdefault(_MARK, []).append((forward, OutputNode(each.output_nr, place, each.shape, dim)))
+
+
+def nodes_under(losses: torch.Tensor) -> dict[object, list[tuple[Any, OutputNode]]]:
+    """By forward: the nodes of outputs from which these follow."""
+    found: dict[object, list[tuple[Any, OutputNode]]] = {}
+    waiting, seen = [losses.grad_fn], set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        for forward, of in node.metadata.get(_MARK, ()):
+            found.setdefault(forward, []).append((node, of))
+        waiting.extend(following for following, _ in node.next_functions)
+    return found
 
 
 class PaddedGradients:
     """Whether a backward brings gradients to places of outputs that are not their example's own. `found` after watched(). of: by an output's number."""
 
-    def __init__(self, nodes: Sequence[OutputNode], of: Mapping[int, list[PaddedOutput]]):
-        self._of = {place: found for place, every in of.items() if (found := [each for each in every if not each.zero])}
-        self._nodes = [each for each in nodes if each.place in self._of]
+    def __init__(self, nodes: Sequence[tuple[Any, OutputNode]], *of: Mapping[int, Sequence[PaddedOutput | FoundLength]]):
+        self._of = {place: [one for each in of for one in each.get(place, ())] for each in of for place in each}
+        self._nodes = [(node, each) for node, each in nodes if each.place in self._of]
         self.found = False
 
     @property
@@ -48,7 +65,7 @@ class PaddedGradients:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        handles = [each.node.register_prehook(self._hook(each)) for each in self._nodes]
+        handles = [node.register_prehook(self._hook(each)) for node, each in self._nodes]
         try:
             yield
         finally:
@@ -64,17 +81,20 @@ class PaddedGradients:
         return look
 
 
-def _beyond(gradient: torch.Tensor, dim: int, of: PaddedOutput) -> bool:
-    axis, units = of.axis, len(of.axis.alone)
+def _beyond(gradient: torch.Tensor, dim: int, of: PaddedOutput | FoundLength) -> bool:
+    others = of.others()
+    units = len(others)
     of_units = dim_of_rows(gradient, dim, units)
-    rows = gradient if of_units is None else gradient.detach().abs().movedim(of_units, 0)
-    if of_units is None or rows.shape[1:] != of.shape:
+    if of_units is None:
+        return False
+    rows = gradient.detach().movedim(of_units, 0)
+    if rows.shape[1:] != of.shape:
         return False  # training gives something else than evaluation does
-    rows = rows.movedim(of.places.d, 1)
-    flat = rows.reshape(units, rows.shape[1], -1).amax(2).cpu()
-    missing = [math.floor((axis.extent - each) * of.places.rate) - of.places.margin for each in axis.alone]
-    others = last(rows.shape[1], torch.tensor(missing), axis.left)
-    return bool((torch.where(others, flat, 0) > _LEAST * torch.where(flat.isfinite(), flat, 0).max()).any())
+    rows = rows.movedim(of.d, 1).reshape(units, others.shape[1], -1)
+    least = _LEAST * torch.where(rows.isfinite(), rows, 0).abs().max()
+    if of.zero and bool((rows - rows[:, :1]).abs().amax(1).le(least)[others.any(1).to(rows.device)].all()):
+        return False  # a sum over all places, of which theirs add nothing
+    return bool((torch.where(others.to(rows.device), rows.abs().amax(2), 0) > least).any())
 
 
-__all__ = ["OutputNode", "PaddedGradients", "nodes_of"]
+__all__ = ["PaddedGradients", "mark_nodes", "nodes_under"]

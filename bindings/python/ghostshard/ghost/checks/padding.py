@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -188,6 +189,15 @@ class PaddedOutput:
     axis: Axis
     shape: torch.Size  # without the units
     zero: bool  # at places that are there for others: a sum over them is each example's own
+
+    @property
+    def d(self) -> int:
+        return self.places.d
+
+    def others(self) -> torch.Tensor:
+        """bool [units, places]: those that are not the unit's own, for certain."""
+        missing = [math.floor((self.axis.extent - each) * self.places.rate) - self.places.margin for each in self.axis.alone]
+        return last(self.shape[self.d - 1], torch.tensor(missing), self.axis.left)
 
 
 def outputs_follow(repeat: Any, before: Sequence[Any], number: int) -> bool:

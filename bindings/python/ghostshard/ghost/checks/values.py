@@ -58,17 +58,17 @@ class Repeat:
         wrote = state.moves()
         try:
             with torch.no_grad():
-                found = self._tried(lambda: self._among_others(chosen, (state, kept), wrote, mirrored=True), 5)
+                found = self.tried(lambda: self._among_others(chosen, (state, kept), wrote, mirrored=True), 5)
                 for longest_stays in (False, True):
                     if highest([found is None])[0] if self.communicates else found is None:
                         stays = self._longest(len(chosen)) if longest_stays else torch.zeros_like(chosen)
-                        other = self._tried(lambda stays=stays: self._among_others(chosen, (state, kept), wrote, mirrored=False, stays=stays), 5)
+                        other = self.tried(lambda stays=stays: self._among_others(chosen, (state, kept), wrote, mirrored=False, stays=stays), 5)
                         found = other if found is None else found
                 unknown, moved, mixed, carried, packed = highest([found is None, *(found or (0, 0, 0)), self._packing is not None])
                 if unknown:
                     return UNKNOWN
                 if carried:  # a model that counts its calls, out of our sight, gives other outputs every time
-                    carried = highest([bool(self._tried(lambda: self._carries(chosen, (state, kept)), 4))])[0]
+                    carried = highest([bool(self.tried(lambda: self._carries(chosen, (state, kept)), 4))])[0]
                 if mixed or (not packed and highest([self._counts(len(self._of_rows(chosen)), (state, kept), highest)])[0]):
                     return MIXED
                 if self._looks_up_rows(chosen, (state, kept), highest):
@@ -87,7 +87,7 @@ class Repeat:
         packing = self.inputs.packing
         return None if packing is None or packing.whole else packing
 
-    def _tried(self, what: Callable[[], Any], forwards: int) -> Any:
+    def tried(self, what: Callable[[], Any], forwards: int) -> Any:
         """None if the model refused what it was given. what() makes so many forwards."""
         begun = 0 if self.in_step is None else self.in_step.begun
         try:
@@ -156,7 +156,7 @@ class Repeat:
         extents: set[int] = set()
 
         def outputs(of: torch.Tensor) -> list[Rows]:
-            take = lambda value: value if (dim := self._dim_of_units(value, units)) < 0 or len(of) == units else value.index_select(dim, of.to(value.device))
+            take = lambda value: value if (dim := self.dim_of_units(value, units)) < 0 or len(of) == units else value.index_select(dim, of.to(value.device))
             args, kwargs = self.with_units(take, lambda each: picked(each, of.tolist()))
             output = self.once(*args, **kwargs)
             extents.update(extent for each in contents(output) for extent in each.shape[:2])
@@ -178,11 +178,11 @@ class Repeat:
         def moved(mode: bool) -> bool:
             for module in training:
                 module.training = mode
-            everybody, found = self._tried(compared, 2) or ([], False)
+            everybody, found = self.tried(compared, 2) or ([], False)
             if not highest([found])[0]:
                 return False
             # A forward that tosses coins all the same tells nothing.
-            again = self._tried(lambda: [outputs(places) for _ in range(4)], 4)
+            again = self.tried(lambda: [outputs(places) for _ in range(4)], 4)
             return found and again is not None and not any(differ(everybody, each, torch.ones(units, dtype=torch.bool)) for each in again)
 
         tosses = any(isinstance(module, _DropoutNd) and module.p > 0 for module in training)
@@ -196,10 +196,10 @@ class Repeat:
 
     def _is_padded(self, before: tuple[State, Attributes], highest: Callable[[list[int]], list[int]], number: int) -> bool:
         """Whether outputs follow from how far the batch is padded along this axis, on any rank."""
-        moved = bool(self._tried(lambda: outputs_follow(self, before, number), 3))
+        moved = bool(self.tried(lambda: outputs_follow(self, before, number), 3))
         if not highest([moved])[0]:
             return False
-        by_coins = self._tried(lambda: coins_move_outputs(self, before, number), 6)
+        by_coins = self.tried(lambda: coins_move_outputs(self, before, number), 6)
         return bool(highest([moved and by_coins is False])[0])
 
     def _looks_up_rows(self, chosen: torch.Tensor, before: tuple[State, Attributes], highest: Callable[[list[int]], list[int]]) -> bool:
@@ -214,7 +214,7 @@ class Repeat:
         return False
 
     def _looked_up(self, paired: Repeat, chosen: torch.Tensor, before: tuple[State, Attributes]) -> Any:
-        return self._tried(lambda: paired._moves_others(chosen, before), 2) if self.in_step is not None or paired is not self else None
+        return self.tried(lambda: paired._moves_others(chosen, before), 2) if self.in_step is not None or paired is not self else None
 
     def _moves_others(self, chosen: torch.Tensor, before: tuple[State, Attributes]) -> bool:
         outputs = []
@@ -240,7 +240,7 @@ class Repeat:
                 return value
             if is_examples:
                 moved_examples = other
-            elif self._dim_of_units(value, units) < 0:
+            elif self.dim_of_units(value, units) < 0:
                 places.append(other)
             return other
 
@@ -264,7 +264,7 @@ class Repeat:
         def new(value: torch.Tensor) -> torch.Tensor:
             if value is self.inputs.examples and other is not None:
                 return other
-            dim = self._dim_of_units(value, len(rows))
+            dim = self.dim_of_units(value, len(rows))
             return value if dim < 0 else value.index_select(dim, source.to(value.device))
 
         return self.with_units(new, lambda each: picked(each, source.tolist()))
@@ -273,7 +273,7 @@ class Repeat:
         """The arguments, with others in the place of their tensors and of their lists of the units (listed.py)."""
         return mapped_units(of_tensor, of_list, (self.inputs.args, self.inputs.kwargs), self.inputs.listed)
 
-    def _dim_of_units(self, value: torch.Tensor, units: int) -> int:
+    def dim_of_units(self, value: torch.Tensor, units: int) -> int:
         """-1: none. 0, 1, 2, … of the units' extent are taken for places, which all units share."""
         dim = self.extent_of_units(value, units)
         if any(value is each for each in self.inputs.own):

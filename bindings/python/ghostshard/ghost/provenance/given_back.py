@@ -26,10 +26,13 @@ class GivenBack:
     def __init__(self, out: HandedOut, constants: Constants, wrong_constant: Callable[..., str]):
         self._out, self._constants, self._wrong_constant = out, constants, wrong_constant
         self._numbers = NumbersBesideOutputs()
+        # Extents that are the longest that the model found: an output's number, its dimensions, and which of them with the units first
+        self.lengths: set[tuple[int, int, int]] = set()
 
     def outputs(self, output: Any, of: Finding) -> Any:
         """Of a forward with what was found of it."""
         tensors, numbers, here, loop = itertools.count(), itertools.count(), of.rows if of.ids is None else of.ids.numel(), place_of_loop()
+        self._learn_lengths(contents(output), here)
         extents = {here, *self._constants.extents, *(extent for each in contents(output) for extent in each.shape)}
 
         def stamp(value: torch.Tensor) -> torch.Tensor:
@@ -53,6 +56,14 @@ class GivenBack:
             return self._numbers.as_given((*loop, next(numbers)), value, extents) if isinstance(value, (int, float, np.generic)) else value
 
         return self._constants.courses.outputs(opened(stamp, output, torch.Tensor, number, _CLOSED), of.course, loop)
+
+    def _learn_lengths(self, output: list[torch.Tensor], units: int) -> None:
+        for place, dims, d in sorted(self.lengths):
+            if place < len(output) and output[place].dim() == dims:
+                own = (extent for k, extent in enumerate(output[place].shape) if k != max(self._out.dim_of(("output", place, dims), plain(output[place]), units), 0))
+                found = next(itertools.islice(own, d - 1, None))
+                self._constants.extents += (found,)
+                self._constants.learn({found}, set())
 
     def losses(self, losses: torch.Tensor, of: Finding) -> torch.Tensor:
         """[units], one for all rows of each."""

@@ -21,6 +21,9 @@ class NoProvenance:
     own: tuple = ()
     _latest: Finding | None = None
 
+    def __init__(self) -> None:
+        self.lengths: set = set()
+
     def read(self, args: tuple, kwargs: dict, *, batch_first: bool, recording: bool, owning: Collection[str]) -> tuple[tuple, dict]:
         args, kwargs = plain(args), plain(kwargs)
         if recording:

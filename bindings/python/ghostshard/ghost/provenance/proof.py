@@ -54,6 +54,7 @@ class Provenance:
         self.constants = Constants()
         self._out = HandedOut(self.constants, batch_first=batch_first)
         self._back = GivenBack(self._out, self.constants, self._wrong_constant)
+        self.lengths = self._back.lengths
 
     def forget(self) -> None:
         """A new draw begins."""
