@@ -2,6 +2,7 @@
 collate_fn's and a data set's does."""
 
 import sys
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
 from unittest import mock
@@ -161,7 +162,7 @@ def test_a_function_that_was_put_back_before_backward_is_refused():
     x, y = next(iter(loader))
     with mock.patch.object(F, "gelu", lambda h: mix(GELU(h))):
         loss = criterion(module(x), y)
-    with pytest.raises(RuntimeError, match="gelu stands for another function than it did in the forward"):
+    with pytest.raises(RuntimeError, match="gelu is another than it was in the forward of this batch"):
         loss.backward()
 
 
@@ -222,3 +223,96 @@ def test_what_a_module_holds_is_looked_at(made, switched):
     switched(options)
     with pytest.raises(RuntimeError, match=MIXED):
         step()
+
+
+class Switched(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.mixes, self.options = nn.Linear(6, 3), False, {"mixes": False}
+
+    def forward(self, x):
+        return mix(self.layer(x)) if self.mixes or self.options["mixes"] else self.layer(x)
+
+
+@contextmanager
+def a_flag(model, criterion):
+    model.mixes = True
+    yield
+    model.mixes = False
+
+
+@contextmanager
+def an_option(model, criterion):
+    model.options["mixes"] = True
+    yield
+    model.options["mixes"] = False
+
+
+@contextmanager
+def a_hook(model, criterion):
+    handle = model.layer.register_forward_hook(lambda module, args, out: mix(out))
+    yield
+    handle.remove()
+
+
+@contextmanager
+def a_forward(model, criterion):
+    with mock.patch.object(model, "forward", lambda x: mix(model.layer(x))):
+        yield
+
+
+@contextmanager
+def a_criterions_flag(model, criterion):
+    criterion.flag = True
+    yield
+    criterion.flag = False
+
+
+@pytest.mark.parametrize("after", [0, 3])
+@pytest.mark.parametrize("during", [a_flag, an_option, a_hook, a_forward, a_criterions_flag], ids=lambda each: each.__name__)
+def test_what_is_set_for_the_time_of_a_forward_is_looked_at_or_refused(during, after):
+    torch.manual_seed(0)
+    model, own = Switched(), Criterion()
+    module, optimizer, criterion, loader = PrivacyEngine().make_private(
+        module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), data_loader=DataLoader(TensorDataset(X, Y), batch_size=16),
+        noise_multiplier=1.0, max_grad_norm=1.0, criterion=own, grad_sample_mode="ghost",
+    )  # fmt: skip
+    batches = (batch for _ in range(99) for batch in loader)
+
+    def loss(within):
+        x, y = next(batches)
+        optimizer.zero_grad()
+        with within:
+            return criterion(module(x), y)
+
+    for _ in range(after):
+        loss(nullcontext()).backward()
+        optimizer.step()
+    mixed = loss(during(model, own))
+    with pytest.raises(RuntimeError, match=f"{MIXED}|is another than it was in the forward of this batch"):
+        mixed.backward()
+
+
+def test_two_tasks_in_turn_are_taken():
+    """A flag that says which, in forwards under one loss: each is repeated as it was."""
+
+    class Tasks(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.heads, self.task = nn.ModuleDict({"a": nn.Linear(6, 3), "b": nn.Linear(6, 3)}), "a"
+
+        def forward(self, x):
+            return self.heads[self.task](x)
+
+    model = Tasks()
+    module, optimizer, criterion, loader = PrivacyEngine().make_private(
+        module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), data_loader=DataLoader(TensorDataset(X, Y), batch_size=16),
+        noise_multiplier=1.0, max_grad_norm=1.0, criterion=nn.CrossEntropyLoss(), grad_sample_mode="ghost",
+    )  # fmt: skip
+    for x, y in loader:
+        optimizer.zero_grad()
+        model.task = "a"
+        first = module(x)
+        model.task = "b"
+        criterion(first + module(x), y).backward()
+        optimizer.step()

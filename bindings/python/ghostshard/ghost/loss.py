@@ -234,6 +234,8 @@ class PrivateCriterion(SetOnce, SettingsHandedOn, DPLossFastGradientClipping):
             raise ValueError(f"the criterion must give a tensor, one loss for each example, got {type(losses).__name__}")
         losses, found = self.engine.provenance.formed(losses, found)
         self.engine.provenance.mark(losses, found)
+        if (attribution := self.engine.sessions.attribution) is not None:
+            attribution.look_at_criterion(self.criterion)
         leave_call_beside(
             losses, self.criterion, self._unreduced, *given, packing=packing, batch_first=self.engine.batch_first,
             reduced=self._reduced, padded=inputs is not None and bool(inputs.padding), found=found,

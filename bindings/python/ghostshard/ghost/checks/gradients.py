@@ -35,7 +35,7 @@ from ...lost_ranks import answered
 from ..provenance import functions_under
 from .criterions import criterions_under, own_losses_under
 from .found_lengths import VaryingLengths, find_lengths
-from .looks import Looks
+from .looks import Looks, moved_since
 from .padded_gradients import PaddedGradients, nodes_under
 from .padding import settled_axes
 from .state import State
@@ -54,8 +54,8 @@ _PADDED = (
 )
 
 _MOVED = (
-    "{} stands for another function than it did in the forward of this batch: what the forward computes is looked at before backward, and would be something else. Put it "
-    "in its place before the loop, or put the old one back after backward(). Nothing of this backward was kept"
+    "{} is another than it was in the forward of this batch, or when its loss was formed: what these compute is looked at before backward, and would be something else. Set it "
+    "before the loop, or set it back after backward(). Nothing of this backward was kept"
 )
 
 
@@ -74,30 +74,38 @@ class AttributionCheck:
         self._names = names
         self._settled: set[bool] = set()  # kinds of batches: packed or not
         self._looks = Looks()  # of the model, with which it was checked
-        self._look: tuple = ()  # in the microbatch at hand
-        self._names, self._known_names = Names(), set[int]()
+        self._look: tuple = ()  # after the latest forward
+        self._set_anew = False  # since the latest microbatch: a look, or a criterion
+        self._code_names, self._known_code = Names(), set[int]()
         self._lengths = VaryingLengths()
         self._criterions = Settings()  # of those whose losses were
+        self._criterion_was: dict[int, tuple] = {}  # set so in its latest call
         self._padded: set[tuple] = set()  # those with which padding was looked at, on this rank, and along which axis
         self._functions: set[frozenset[str]] = set()  # between outputs and losses, when it was checked
         self._coins: random.Random | None = None  # the same on all ranks; from the first check on
         self._looked_at_one = False
 
-    def is_new(self, model: nn.Module, losses: torch.Tensor) -> bool:
-        """Whether the model looks as it did at no check (hooks, code, settings, functions that its code names), or a criterion is set so, or the losses are
+    def is_new(self, losses: torch.Tensor) -> bool:
+        """Whether the model looked as it did at no check (hooks, code, settings, functions that its code names), or a criterion is set so, or the losses are
         formed of its outputs by functions that were in no loss that was checked, since what is computed may have changed."""
-        set_so = [self._criterions.are_new(each.criterion) for each in criterions_under(losses)]
-        self._look = self._looks.of(model)
+        set_anew, self._set_anew = self._set_anew, False
         if not self._settled:
             return False
         functions = functions_under(losses)
         by_others = functions not in self._functions and len(self._functions) < _MOST_FUNCTIONS
-        names = self._names.number >= 0 and self._names.number not in self._known_names
-        return any(set_so) or names or by_others or self._lengths.look_anew or self._look not in self._looks
+        names = self._code_names.number >= 0 and self._code_names.number not in self._known_code
+        return set_anew or names or by_others or self._lengths.look_anew
+
+    def look_at_criterion(self, criterion: Any) -> None:
+        """After a call."""
+        self._set_anew = self._criterions.are_new(criterion) or self._set_anew
+        self._criterion_was[id(criterion)] = self._criterions.now(criterion)
 
     def look_at_forward(self, model: nn.Module, inputs: Any, output: Any) -> None:
         """After it."""
-        self._names.look(model)
+        self._look = inputs.look = self._looks.of(model)
+        self._set_anew = self._set_anew or self._look not in self._looks
+        inputs.names = self._code_names.look(model)
         self._lengths.note(inputs, output)
 
     def padding_is_new(self, places: Iterable[tuple[int, int]]) -> bool:
@@ -126,12 +134,12 @@ class AttributionCheck:
         look = () if repeat is None else self._look
         # One seed for all: ranks that hold parts of the same units must choose the same half.
         calls = criterions_under(losses)
-        put_back = "" if repeat is None else self._names.moved
+        put_back = self._put_back(repeats, calls)
         due, any_packed, any_plain, moved, seed = self._highest(
             [units > 1, units > 0 and packed, units > 0 and not packed, bool(put_back), secrets.randbits(62)]
         )
         if moved:
-            raise RuntimeError(_MOVED.format(put_back or "another rank's function"))
+            raise RuntimeError(_MOVED.format(put_back or "something on another rank"))
         if any_packed and any_plain:
             raise ValueError("on several ranks all batches are packed or none is: here some rank's are and another's are not")
         if self._coins is None and (due or repeat is not None):
@@ -173,7 +181,7 @@ class AttributionCheck:
         if not undecided:
             self._settled.add(bool(any_packed))
             self._looks.add(look)
-            self._known_names.add(self._names.number)
+            self._known_code.add(self._code_names.number)
             self._functions.add(functions_under(losses))
             self._padded |= {(look, place) for place in settled_axes(looked_at)}
 
@@ -187,13 +195,26 @@ class AttributionCheck:
         coins.again()
         self._refuse(-1, False, APART, *self._highest([PADDED if any(each.found for each in padded) else APART]), "")
 
+    def _put_back(self, repeats: list[Repeat], calls: list[Any]) -> str:
+        """What is not as it was in a forward or a call, and is not for the time of a repeat; "" if all is."""
+        now = self._looks.of(repeats[-1].model) if repeats else ()
+        for each in repeats:
+            each.inputs.moved = moved_since(each.inputs.look, now, each.model)
+        of_model = next((each.inputs.moved.name for each in repeats if each.inputs.moved.name), "")
+        of_model = of_model or (repeats and self._code_names.moved) or "a function" * any(each.inputs.names != self._code_names.number for each in repeats)
+        moved = (each.criterion for each in calls if self._criterion_was.get(id(each.criterion)) not in (None, self._criterions.now(each.criterion)))
+        return of_model or next((f"a setting of {getattr(each, '__name__', type(each).__name__)}" for each in moved), "")
+
     def _look_at_criterions(self, losses: torch.Tensor) -> None:
         """With other halves than at the check of the model, at so many microbatches after it."""
         if self.more_calls == 0:
             return
         self.more_calls -= 1
         units, calls = len(losses), criterions_under(losses)
-        seed = self._highest([secrets.randbits(62)])[0]
+        put_back = self._put_back([], calls)
+        moved, seed = self._highest([bool(put_back), secrets.randbits(62)])
+        if moved:
+            raise RuntimeError(_MOVED.format(put_back or "something on another rank"))
         half = _half_of(units, seed)
         chosen = torch.tensor([u in half for u in range(units)], dtype=torch.bool)
         found = [each.reaches_others(chosen, losses.device) for each in calls] if units > 1 else []

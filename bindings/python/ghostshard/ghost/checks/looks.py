@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import types
 from collections.abc import Iterator
-from dataclasses import is_dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, is_dataclass
 from typing import Any
 
 import torch
@@ -42,15 +43,13 @@ class Looks:
     def of(self, model: nn.Module, *, of_forward: bool = False) -> tuple:
         """Hooks of modules, which of them train, their code, and what they are set to: flags, functions, and numbers that do not change all the time.
         of_forward: without the model's own hooks, which run around its forward."""
-        found, waiting, flags, known = [], [model], len(self._seen) < _MOST_LOOKS, set()
-        while waiting:
-            module = waiting.pop()
+        found, flags, known = [], len(self._seen) < _MOST_LOOKS, set()
+        for module in _modules_of(model):
             own = vars(module)
             forward = own.get("forward")
             set_to = tuple(self._set_to(len(found), own, known, type(module).__module__)) if flags else ()
             hooks = () if of_forward and not found else tuple(len(own[name]) for name in _HOOKS)
             found.append((type(module), getattr(forward, "__code__", type(forward)), hooks, module.training, set_to))
-            waiting.extend(child for child in module._modules.values() if child is not None)
         return tuple(found)
 
     def _set_to(self, place: int, own: dict[str, Any], known: set[int], near: str, within: str = "", depth: int = _DEPTH) -> Iterator[tuple[str, Any]]:
@@ -70,6 +69,53 @@ class Looks:
                 yield from self._set_to(place, entries, known, near, f"{path}.", depth - 1)
 
 
+@dataclass(frozen=True)
+class Moved:
+    """How a model looks otherwise than it did. flags: modules, their attributes, and what these were."""
+
+    name: str = ""  # of what cannot be set back for a while: a forward, hooks, a setting in an object
+    flags: tuple[tuple[nn.Module, str, Any], ...] = ()
+
+    @contextmanager
+    def put_back(self) -> Iterator[None]:
+        now = [(module, name, getattr(module, name)) for module, name, _ in self.flags]
+        for module, name, value in self.flags:
+            setattr(module, name, value)
+        try:
+            yield
+        finally:
+            for module, name, value in now:
+                setattr(module, name, value)
+
+
+def moved_since(look: tuple, now: tuple, model: nn.Module) -> Moved:
+    """Numbers may count."""
+    if len(look) != len(now):
+        return Moved("a module")
+    flags = []
+    for module, one, two in zip(_modules_of(model), look, now):
+        (*_, set_to), set_to_now = one, dict(two[-1])
+        for what, before, after in zip(("class", "forward", "hooks", "mode (train, eval)"), one, two):
+            if before != after:
+                return Moved(f"{type(module).__name__}'s {what}")
+        for name, value in set_to:
+            if type(value) in (int, float) or set_to_now.get(name, value) == value:
+                continue
+            if type(value) not in _FLAGS or name not in vars(module):
+                return Moved(f"{type(module).__name__}.{name}")
+            flags.append((module, name, value))
+    return Moved(flags=tuple(flags))
+
+
+def _modules_of(model: nn.Module) -> Iterator[nn.Module]:
+    """In the order of a look; a module that is in several places comes as often."""
+    waiting = [model]
+    while waiting:
+        module = waiting.pop()
+        yield module
+        waiting.extend(child for child in module._modules.values() if child is not None)
+
+
 def _entries_of(name: str, value: Any, near: str) -> dict[str, Any]:
     """What a dict or a list has, and an object that is there for settings; {} if it is none of these."""
     if isinstance(value, (list, tuple)):
@@ -82,4 +128,4 @@ def _entries_of(name: str, value: Any, near: str) -> dict[str, Any]:
     return getattr(value, "__dict__", {}) if settings else {}
 
 
-__all__ = ["Looks"]
+__all__ = ["Looks", "Moved", "moved_since"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -101,7 +102,8 @@ class Repeat:
             return None
 
     def once(self, *args: Any, **kwargs: Any) -> Any:
-        return self.forward(*args, **kwargs) if self.in_step is None else self.in_step.forward(self.forward, *args, **kwargs)
+        with nullcontext() if self.inputs.moved is None else self.inputs.moved.put_back():
+            return self.forward(*args, **kwargs) if self.in_step is None else self.in_step.forward(self.forward, *args, **kwargs)
 
     def _of_all(self, moved: torch.Tensor, state: State, *, mirrored: bool = True) -> list[Rows]:
         """Rows of the outputs for the batch in which the units that moved have other inputs."""
