@@ -330,7 +330,7 @@ class Later(nn.Module):
 
     def forward(self, outputs, targets):
         losses = F.cross_entropy(outputs, targets, reduction="none")
-        return losses if self.begun < 3 else losses * (losses.detach() / losses.detach().mean())
+        return losses if self.begun < 7 else losses * (losses.detach() / losses.detach().mean())
 
     begun = 0
 
@@ -345,7 +345,7 @@ def test_a_criterion_is_looked_at_when_it_computes_something_else():
         return run.criterion(run.module(x), y)
 
     loop(run, loss, raises=RuntimeError, match="losses that the criterion gave changed")
-    assert run.charged == 3
+    assert run.charged == 7
 
 
 def test_a_loss_is_looked_at_when_a_weight_leaves_zero():
