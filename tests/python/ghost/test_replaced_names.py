@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
 from ghostshard import PrivacyEngine
@@ -315,4 +317,48 @@ def test_two_tasks_in_turn_are_taken():
         first = module(x)
         model.task = "b"
         criterion(first + module(x), y).backward()
+        optimizer.step()
+
+
+class OfFunctions(TorchFunctionMode):
+    mixes = True
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        return mix(found) if func is torch.tanh and self.mixes else found
+
+
+class OfOperators(TorchDispatchMode):
+    mixes = True
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        return found + found.mean(0) if func is torch.ops.aten.tanh.default and self.mixes else found
+
+
+class Kept(OfFunctions):
+    mixes = False
+
+
+@pytest.mark.parametrize("after", [0, 3])
+@pytest.mark.parametrize("mode", [OfFunctions, OfOperators, Kept], ids=lambda each: each.__name__)
+def test_a_mode_that_is_on_in_a_forward_alone(mode, after):
+    torch.manual_seed(0)
+    model = Model()
+    module, optimizer, criterion, loader = PrivacyEngine().make_private(
+        module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), data_loader=DataLoader(TensorDataset(X, Y), batch_size=16),
+        noise_multiplier=1.0, max_grad_norm=1.0, criterion=nn.CrossEntropyLoss(), grad_sample_mode="ghost",
+    )  # fmt: skip
+    batches = (batch for _ in range(99) for batch in loader)
+    for number in range(after + 2):
+        x, y = next(batches)
+        optimizer.zero_grad()
+        with mode() if number >= after else nullcontext():
+            outputs = module(x)
+        loss = criterion(outputs, y)
+        if mode.mixes and number == after:
+            with pytest.raises(RuntimeError, match=MIXED):
+                loss.backward()
+            return
+        loss.backward()
         optimizer.step()

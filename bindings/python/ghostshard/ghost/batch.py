@@ -37,9 +37,8 @@ class Inputs:
     buffers: dict[tuple[int, str], tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)  # the model's before (checks/held_buffers.py)
     nobodys: torch.Tensor | None = None  # [0] losses of its outputs, if the draw has no example
     earlier: list[Inputs] = field(default_factory=list)  # of the forwards before it in the same microbatch
-    look: tuple = ()  # the model's after the forward
-    moved: Any = None  # of checks/looks.py: how the model looks otherwise when the forward is repeated
-    names: int = -1  # which functions the names in its code stood for (loaders/names.py)
+    was: Any = None  # how the model was after the forward (checks/seen.py)
+    again: Any = None  # how it is as it was when the forward is repeated
     finding: Any = None  # of provenance, as it is in the graph of the outputs
     token: Callable[[], Any] = lambda: None  # gives something as long as a graph holds an output
     loss_call: tuple = ()  # what decides which loss the model's own code forms (formed_by.py)

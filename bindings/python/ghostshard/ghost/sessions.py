@@ -6,7 +6,6 @@ import os
 from typing import Any
 
 import torch
-from torch import nn
 
 from .. import _native
 from .checks.gradients import AttributionCheck

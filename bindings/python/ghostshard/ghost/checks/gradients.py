@@ -29,15 +29,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ...loaders.names import Names
-from ...loaders.set_so import Settings
 from ...lost_ranks import answered
 from ..provenance import functions_under
 from .criterions import criterions_under, own_losses_under
 from .found_lengths import VaryingLengths, find_lengths
-from .looks import Looks, moved_since
 from .padded_gradients import PaddedGradients, nodes_under
 from .padding import settled_axes
+from .seen import Seen
 from .state import State
 from .values import APART, CARRIED, KEPT, MIXED, PADDED, UNKNOWN, Repeat
 
@@ -51,11 +49,6 @@ _PADDED = (
     "norm bounds by how much: a mean over padded places, the last place of a padded row, attention without a mask, labels of padded "
     "places that count. Mask them (attention_mask, lengths, labels of -100, a mean over each example's own places), or pad all examples to one "
     "length, whatever their batch (padding='max_length'). Nothing of this backward was kept"
-)
-
-_MOVED = (
-    "{} is another than it was in the forward of this batch, or when its loss was formed: what these compute is looked at before backward, and would be something else. Set it "
-    "before the loop, or set it back after backward(). Nothing of this backward was kept"
 )
 
 
@@ -73,44 +66,32 @@ class AttributionCheck:
         self._control = control
         self._names = names
         self._settled: set[bool] = set()  # kinds of batches: packed or not
-        self._looks = Looks()  # of the model, with which it was checked
-        self._look: tuple = ()  # after the latest forward
-        self._set_anew = False  # since the latest microbatch: a look, or a criterion
-        self._code_names, self._known_code = Names(), set[int]()
+        self._seen = Seen()
         self._lengths = VaryingLengths()
-        self._criterions = Settings()  # of those whose losses were
-        self._criterion_was: dict[int, tuple] = {}  # set so in its latest call
         self._padded: set[tuple] = set()  # those with which padding was looked at, on this rank, and along which axis
         self._functions: set[frozenset[str]] = set()  # between outputs and losses, when it was checked
         self._coins: random.Random | None = None  # the same on all ranks; from the first check on
         self._looked_at_one = False
 
     def is_new(self, losses: torch.Tensor) -> bool:
-        """Whether the model looked as it did at no check (hooks, code, settings, functions that its code names), or a criterion is set so, or the losses are
+        """Whether the model was as at no check (hooks, code, settings, functions that its code names), or a criterion is set so, or the losses are
         formed of its outputs by functions that were in no loss that was checked, since what is computed may have changed."""
-        set_anew, self._set_anew = self._set_anew, False
-        if not self._settled:
-            return False
-        functions = functions_under(losses)
+        set_anew, functions = self._seen.take_news(), functions_under(losses)
         by_others = functions not in self._functions and len(self._functions) < _MOST_FUNCTIONS
-        names = self._code_names.number >= 0 and self._code_names.number not in self._known_code
-        return set_anew or names or by_others or self._lengths.look_anew
+        return bool(self._settled) and (set_anew or by_others or self._lengths.look_anew)
 
     def look_at_criterion(self, criterion: Any) -> None:
         """After a call."""
-        self._set_anew = self._criterions.are_new(criterion) or self._set_anew
-        self._criterion_was[id(criterion)] = self._criterions.now(criterion)
+        self._seen.after_call(criterion)
 
     def look_at_forward(self, model: nn.Module, inputs: Any, output: Any) -> None:
         """After it."""
-        self._look = inputs.look = self._looks.of(model)
-        self._set_anew = self._set_anew or self._look not in self._looks
-        inputs.names = self._code_names.look(model)
+        self._seen.after_forward(model, inputs)
         self._lengths.note(inputs, output)
 
     def padding_is_new(self, places: Iterable[tuple[int, int]]) -> bool:
         """Whether it was not looked at how far a batch is padded along some of its axes, for the model as is_new() saw it; true at some later batches too."""
-        return any((self._look, place) not in self._padded for place in places) or secrets.randbelow(_PADDED_AGAIN) == 0
+        return any((self._seen.look, place) not in self._padded for place in places) or secrets.randbelow(_PADDED_AGAIN) == 0
 
     def __call__(self, session: Any, losses: torch.Tensor, repeats: list[Repeat], *, new: bool = False) -> None:
         """Runs before the backward of [units] losses, and keeps their graph. RuntimeError on all ranks if rows of other units
@@ -121,7 +102,7 @@ class AttributionCheck:
         """
         units, repeat = len(losses), repeats[-1] if repeats else None
         packed = repeat is not None and repeat.inputs.packing is not None
-        known = () in self._looks if repeat is None else not new
+        known = self._seen.layers_alone if repeat is None else not new
         if self._control is not None and self._settled:
             if units and packed not in self._settled:
                 raise ValueError(f"on several ranks all batches are packed or none is: this one is {_name(packed)}")
@@ -131,15 +112,11 @@ class AttributionCheck:
         elif packed in self._settled and known and not self._by_lot():
             self._look_at_criterions(losses)
             return
-        look = () if repeat is None else self._look
+        look = () if repeat is None else self._seen.look
         # One seed for all: ranks that hold parts of the same units must choose the same half.
         calls = criterions_under(losses)
-        put_back = self._put_back(repeats, calls)
-        due, any_packed, any_plain, moved, seed = self._highest(
-            [units > 1, units > 0 and packed, units > 0 and not packed, bool(put_back), secrets.randbits(62)]
-        )
-        if moved:
-            raise RuntimeError(_MOVED.format(put_back or "something on another rank"))
+        seed = self._refuse_otherwise(repeats, calls, secrets.randbits(62))
+        due, any_packed, any_plain = self._highest([units > 1, units > 0 and packed, units > 0 and not packed])
         if any_packed and any_plain:
             raise ValueError("on several ranks all batches are packed or none is: here some rank's are and another's are not")
         if self._coins is None and (due or repeat is not None):
@@ -180,8 +157,7 @@ class AttributionCheck:
             self._look_at_places(session, losses, padded)
         if not undecided:
             self._settled.add(bool(any_packed))
-            self._looks.add(look)
-            self._known_code.add(self._code_names.number)
+            self._seen.checked(of_model=repeat is not None)
             self._functions.add(functions_under(losses))
             self._padded |= {(look, place) for place in settled_axes(looked_at)}
 
@@ -195,15 +171,13 @@ class AttributionCheck:
         coins.again()
         self._refuse(-1, False, APART, *self._highest([PADDED if any(each.found for each in padded) else APART]), "")
 
-    def _put_back(self, repeats: list[Repeat], calls: list[Any]) -> str:
-        """What is not as it was in a forward or a call, and is not for the time of a repeat; "" if all is."""
-        now = self._looks.of(repeats[-1].model) if repeats else ()
-        for each in repeats:
-            each.inputs.moved = moved_since(each.inputs.look, now, each.model)
-        of_model = next((each.inputs.moved.name for each in repeats if each.inputs.moved.name), "")
-        of_model = of_model or (repeats and self._code_names.moved) or "a function" * any(each.inputs.names != self._code_names.number for each in repeats)
-        moved = (each.criterion for each in calls if self._criterion_was.get(id(each.criterion)) not in (None, self._criterions.now(each.criterion)))
-        return of_model or next((f"a setting of {getattr(each, '__name__', type(each).__name__)}" for each in moved), "")
+    def _refuse_otherwise(self, repeats: list[Repeat], calls: list[Any], seed: int) -> int:
+        """RuntimeError on all ranks if one cannot repeat forwards and calls as they were. Gives a seed for all."""
+        found = self._seen.otherwise(repeats, calls)
+        moved, seed = self._highest([bool(found), seed])
+        if moved:
+            raise RuntimeError(found or "on another rank a forward or a criterion cannot be repeated as it was: what it says there. Nothing of this backward was kept")
+        return seed
 
     def _look_at_criterions(self, losses: torch.Tensor) -> None:
         """With other halves than at the check of the model, at so many microbatches after it."""
@@ -211,10 +185,7 @@ class AttributionCheck:
             return
         self.more_calls -= 1
         units, calls = len(losses), criterions_under(losses)
-        put_back = self._put_back([], calls)
-        moved, seed = self._highest([bool(put_back), secrets.randbits(62)])
-        if moved:
-            raise RuntimeError(_MOVED.format(put_back or "something on another rank"))
+        seed = self._refuse_otherwise([], calls, secrets.randbits(62))
         half = _half_of(units, seed)
         chosen = torch.tensor([u in half for u in range(units)], dtype=torch.bool)
         found = [each.reaches_others(chosen, losses.device) for each in calls] if units > 1 else []

@@ -102,7 +102,7 @@ class Repeat:
             return None
 
     def once(self, *args: Any, **kwargs: Any) -> Any:
-        with nullcontext() if self.inputs.moved is None else self.inputs.moved.put_back():
+        with nullcontext() if self.inputs.again is None else self.inputs.again.as_it_was():
             return self.forward(*args, **kwargs) if self.in_step is None else self.in_step.forward(self.forward, *args, **kwargs)
 
     def _of_all(self, moved: torch.Tensor, state: State, *, mirrored: bool = True) -> list[Rows]:
