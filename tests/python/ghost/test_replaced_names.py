@@ -22,7 +22,7 @@ HERE = sys.modules[__name__]
 N = 64
 X = torch.randn(N, 6, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(N) % 3
-mixes, weight, calls = False, 0.0, 0
+mixes, weight, calls, tanh = False, 0.0, 0, None
 
 
 def mix(h):
@@ -362,3 +362,15 @@ def test_a_mode_that_is_on_in_a_forward_alone(mode, after):
             return
         loss.backward()
         optimizer.step()
+
+
+def test_what_comes_beside_the_code_is_none_of_its_functions(monkeypatch):
+    """A number there that becomes an array, a nan that becomes another, a name that is gone."""
+    step = step_of(Model())
+    for _ in range(5):  # the counter does not tell any more
+        step()
+    for value in (torch.randn(3).numpy(), float("nan"), float("nan"), 1 << 40, 1 << 40):
+        monkeypatch.setattr(HERE, "tanh", value, raising=False)  # as torch.tanh has it in the code's names
+        step()
+    monkeypatch.delattr(HERE, "tanh")
+    step()

@@ -67,7 +67,7 @@ class Names:
 
     def _count_changes(self) -> None:
         changed = [(id(space), name) for space, read, stood_for in self._bound for name, each in zip(_read_by(read), stood_for)
-                   if type(each) in _COUNTED and space.get(name) != each]  # fmt: skip
+                   if type(each) in _COUNTED and not _same(space.get(name), each)]  # fmt: skip
         self._changes.update(set(changed))
         if any(self._changes[each] >= _MOST_VALUES for each in changed):
             self._known.clear()
@@ -91,11 +91,17 @@ def _read_by(read: Any) -> tuple[str, ...]:
 def _moved(bound: Bound) -> str:
     for namespace, read, stood_for in bound:
         try:
-            if read(namespace) != stood_for:  # tuples: is it the same object, first
-                return next((name for name, one, two in zip(_read_by(read), read(namespace), stood_for) if one is not two and one != two), "")
+            if not all(map(operator.is_, now := read(namespace), stood_for)):
+                found = next((name for name, one, two in zip(_read_by(read), now, stood_for) if not _same(one, two)), "")
+                if found:
+                    return found
         except KeyError as error:
             return str(error.args[0])
     return ""
+
+
+def _same(one: Any, two: Any) -> bool:
+    return one is two or (type(one) is type(two) and type(one) in _PLAIN and one == two)
 
 
 def _code_of(value: Any) -> tuple[list[Any], list[Mapping[str, Any]]]:
