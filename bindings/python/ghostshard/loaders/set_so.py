@@ -43,9 +43,9 @@ class Settings:
         self._values = FirstValues(words=frugal)
         self._names: dict[int, tuple[Any, Names]] = {}  # by the code of a function, or else by the object
 
-    def now(self, value: Any) -> tuple[tuple[tuple, Any], ...]:
-        """But for numbers, which may count."""
-        return tuple((path, each) for path, each in self._found(value) if type(each) not in (int, float))
+    def now(self, value: Any) -> dict[tuple, Any]:
+        """By path; but for numbers, which may count."""
+        return {path: each for path, each in self._found(value) if type(each) not in (int, float)}
 
     def _found(self, value: Any) -> tuple[tuple[tuple, Any], ...]:
         return self._telling(itertools.chain([(("names",), self._look_at_names(value))], self._walk(value)))

@@ -62,7 +62,7 @@ class Seen:
         self._looks = Looks()  # with which the model was checked
         self._names, self._kinds = Names(), set[tuple]()
         self._criterions = Settings()
-        self._criterion_was: dict[int, tuple] = {}  # after its latest call
+        self._criterion_was: dict[int, dict[tuple, Any]] = {}  # after its latest call
         self._latest = As((), -1, ())
         self._anew = False
 
@@ -74,8 +74,8 @@ class Seen:
         self._anew = self._criterions.are_new(criterion) or self._anew
         self._criterion_was[id(criterion)] = self._now(criterion)
 
-    def _now(self, criterion: Any) -> tuple:
-        return self._criterions.now(criterion), _modes()
+    def _now(self, criterion: Any) -> dict[tuple, Any]:
+        return {**self._criterions.now(criterion), ("modes",): _modes()}
 
     def take_news(self) -> bool:
         """Since it was asked last, whether a forward or a call was so as at no check."""
@@ -108,7 +108,8 @@ class Seen:
             each.inputs.again = Again(moved, tuple(mode for mode in was.modes if not any(mode is on for on in modes)))
             found = found or moved.name or "a function" * (was.names != self._names.number)
         for each in calls:
-            if not found and self._criterion_was.get(id(each.criterion)) not in (None, self._now(each.criterion)):
+            was, now_set = self._criterion_was.get(id(each.criterion), {}), self._now(each.criterion)
+            if not found and any(now_set.get(path, value) != value for path, value in was.items()):  # a list may have grown
                 found = f"a setting, or a mode, of {getattr(each.criterion, '__name__', type(each.criterion).__name__)}"
         return _PUT_BACK.format(found) if found else ""
 
