@@ -11,13 +11,12 @@ import torch
 from torch.utils.data import DataLoader
 
 from . import kind_of_steps
+from .checked_call import MODES, refuse_unknown_mode
 from .ghost import clip_quantile, correlation
 from .keywords import refuse_unknown
 from .loaders import SamplingPlan
 
-__all__ = ["MODES", "Asked", "asked_for", "refuse_ours"]
-
-MODES = ("ghost", "ghost_fsdp")
+__all__ = ["Asked", "asked_for", "refuse_ours"]
 
 _OF_THE_ENGINE = {"memory_budget": None, "accumulate": None, "attribution_check": True}
 _OF_THE_BATCHES = {"accumulation_steps": 1, "own_batches": False, "allow_vouched": False}
@@ -85,7 +84,8 @@ def asked_for(data_loader: DataLoader, keywords: dict[str, Any], *, poisson_samp
 
 def refuse_ours(keywords: dict[str, Any], mode: str) -> None:
     """For Opacus' modes, whose optimizers drop keywords that they do not know. ValueError for one of ours that asks for something; others of
-    ours are taken out."""
+    ours are taken out. So for a mode that there is not."""
+    refuse_unknown_mode(mode)
     for name, default in _OURS.items():
         if (value := keywords.pop(name, None)) is not None and value != default:
             raise ValueError(f"{name} is of our modes alone: {', '.join(MODES)}; got grad_sample_mode={mode!r}")

@@ -18,7 +18,8 @@ from torch.utils.data import DataLoader
 
 from . import accountants, checkpoint, kind_of_steps, seeds
 from ._native import load
-from .asked import MODES, Asked, asked_for, refuse_ours
+from .asked import Asked, asked_for, refuse_ours
+from .checked_call import MODES, check_call, check_target
 from .ghost import clip_quantile, correlation
 from .ghost.checks.alike import parts_of, together
 from .ghost.checks.batches import DrawnBatches, OwnBatches
@@ -32,7 +33,7 @@ from .keywords import refuse_no_flags
 from .loaders import SamplingPlan, items_digest
 from .registered_budget import RegisteredBudget
 from .resumable_engine import ResumableEngine, plain_optimizer
-from .run_header import check_call, ledger_header, report_facts
+from .run_header import ledger_header, report_facts
 
 __all__ = ["PrivacyEngine"]
 
@@ -111,8 +112,7 @@ class PrivacyEngine(ResumableEngine):
         `max_clipbound`, `min_clipbound` (1000 times and 1/1000 of it) and `unclipped_num_std` (expected batch/20: the count's noise);
         noise_multiplier is that of gradients and count together.
         """
-        flags = {"batch_first": batch_first, "poisson_sampling": poisson_sampling, "wrap_model": wrap_model, "rand_on_empty": rand_on_empty}
-        refuse_no_flags("make_private()", flags | kwargs)
+        refuse_no_flags("make_private()", {"batch_first": batch_first, "poisson_sampling": poisson_sampling, "wrap_model": wrap_model, "rand_on_empty": rand_on_empty} | kwargs)
         criterion = nn.CrossEntropyLoss(reduction=loss_reduction) if criterion is None else criterion
         if grad_sample_mode not in MODES:
             return self._in_a_mode_of_opacus(
@@ -122,7 +122,7 @@ class PrivacyEngine(ResumableEngine):
                 noise_generator=noise_generator, grad_sample_mode=grad_sample_mode, wrap_model=wrap_model,
                 rand_on_empty=rand_on_empty, **kwargs,
             )  # fmt: skip
-        check_call(noise_generator, self.secure_mode, module, optimizer, grad_sample_mode, max_grad_norm, rand_on_empty)
+        check_call(self, noise_generator, module, optimizer, data_loader, criterion, grad_sample_mode, noise_multiplier, max_grad_norm, rand_on_empty)
         if self._ledger is None:
             warnings.warn(
                 "no ledger: there will be no privacy report, since report() is made from a ledger that holds the run from its "
@@ -131,8 +131,8 @@ class PrivacyEngine(ResumableEngine):
             )
         check_reduction(loss_reduction)
         asked = asked_for(
-            data_loader, kwargs, poisson_sampling=poisson_sampling, mode=grad_sample_mode, noise_multiplier=noise_multiplier,
-            max_grad_norm=max_grad_norm, batch_first=batch_first, loss_reduction=loss_reduction, clipping=clipping, generator=noise_generator,
+            data_loader, kwargs, poisson_sampling=poisson_sampling, mode=grad_sample_mode, noise_multiplier=noise_multiplier, max_grad_norm=max_grad_norm,
+            batch_first=batch_first, loss_reduction=loss_reduction, clipping=clipping, generator=noise_generator,
         )  # fmt: skip
         counted = [(name, getattr(self.accountant, name)) for name in ("truncation", "bins") if hasattr(self.accountant, name)]
         engine: GhostEngine | None = None
@@ -171,7 +171,7 @@ class PrivacyEngine(ResumableEngine):
     ) -> tuple:
         """As Opacus' method, with the noise multiplier of our certified accountants: epsilon after the last step is at most
         the target, and all draws of all epochs are counted, at the rate and the number that the private loader has."""
-        refuse_no_flags("make_private_with_epsilon()", kwargs)
+        check_target(data_loader, target_epsilon, kwargs)
         if len(self.accountant) > 0:
             warnings.warn(
                 "make_private_with_epsilon plans from zero, but the accountant has spent some already; together they "
