@@ -117,8 +117,8 @@ class Layer:
         return 0 if self.engine.batch_first or dims < 2 else 1
 
     def as_given(self, y: torch.Tensor) -> torch.Tensor:
-        """The reverse of units_first()."""
-        return y if self.engine.batch_first or y.dim() < 2 else y.transpose(0, 1)
+        """The reverse of units_first(), in memory as the layer itself gives it: models take a view of its rows (`decoded.view(-1, words)`)."""
+        return y if self.engine.batch_first or y.dim() < 2 else y.transpose(0, 1).contiguous()
 
     @property
     def packed(self) -> bool:
