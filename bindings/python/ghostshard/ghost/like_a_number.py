@@ -39,9 +39,19 @@ class ReadsLikeANumber:
                 return operation(one, other)
             if operation in _REVERSED:
                 return getattr(other, _REVERSED[operation])(one)
+        if name == "backward":  # torch.autograd.backward()
+            return cls._backward_of(*args, **(kwargs or {}))
         if name in ("stack", "cat"):
             raise TypeError(NO_FUNCTION.format(f"torch's {name}()") + ": of several, sum(losses) / len(losses)")
         raise TypeError(NO_FUNCTION.format(f"torch's {name}()"))
+
+    @classmethod
+    def _backward_of(cls, losses: Any, grad_tensors: Any = None, **options: Any) -> None:
+        """torch.autograd.backward(losses): the backward of their sum."""
+        losses = losses if isinstance(losses, (list, tuple)) else (losses,)
+        if not all(isinstance(each, cls) for each in losses):
+            raise TypeError("torch.autograd.backward() takes private losses alone: another tensor's backward would go past the clipping. Add it to the loss, with one value for each example")
+        sum(losses[1:], losses[0]).backward(gradient=grad_tensors, **options)
 
     def __pow__(self, other: Any) -> Any:
         raise TypeError(NO_FUNCTION.format("a power"))
@@ -55,7 +65,7 @@ class ReadsLikeANumber:
         """Itself: its backward is the engine's, wherever the number lies."""
         return self
 
-    clone = cpu = cuda = double = to
+    clone = cpu = cuda = double = squeeze = to
 
     def __rtruediv__(self, other: Any) -> Any:
         raise TypeError(NO_FUNCTION.format("the reciprocal"))
@@ -98,7 +108,7 @@ class ReadsLikeANumber:
 
     def __iter__(self) -> Any:
         raise ValueError(
-            "a private loss is one number, whose backward() is called itself (not torch.autograd.backward()). torch.amp.GradScaler takes none, "
+            "a private loss is one number: call its own backward(). torch.amp.GradScaler takes none, "
             "because each example's gradient is clipped before it could be scaled back: leave the scaler out, bfloat16 needs none"
         )
 
@@ -106,6 +116,18 @@ class ReadsLikeANumber:
         return float(self.detach())  # type: ignore[attr-defined]
 
     __float__ = _number
+
+    def tolist(self) -> Any:
+        return self.item()  # type: ignore[attr-defined]
+
+    def __int__(self) -> int:
+        return int(self.item())  # type: ignore[attr-defined]
+
+    def __round__(self, digits: int | None = None) -> Any:
+        return round(self.item(), digits)  # type: ignore[attr-defined]
+
+    def __abs__(self) -> Any:
+        raise TypeError(NO_FUNCTION.format("abs()"))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(float(self), dtype=dtype)

@@ -189,6 +189,13 @@ class PrivateLoss(ReadsLikeANumber, DPTensorFastGradientClipping):
         return f"PrivateLoss({self.item():.4f})"
 
 
+_OTHER_REDUCTIONS = {
+    "none": ". Leave it at 'mean': each example's own loss is formed anyway (loss.loss_per_sample has them), and a step takes the mean of all",
+    "sum": ". For the sum of all losses give make_private() loss_reduction='sum', whose step is not divided by the expected batch",
+    "mean": ". For the mean leave loss_reduction out",
+}
+
+
 class PrivateCriterion(SetOnce, SettingsHandedOn, DPLossFastGradientClipping):
     """Opacus' criterion wrapper: runs the criterion with reduction "none" and gives a PrivateLoss. A module, so that it can take the
     place of the one that a model or a LightningModule holds as a child.
@@ -204,8 +211,7 @@ class PrivateCriterion(SetOnce, SettingsHandedOn, DPLossFastGradientClipping):
         own = getattr(criterion, "reduction", loss_reduction)
         self._adds_rows = own == "batchmean" and loss_reduction == "mean"  # KLDivLoss: a row's sum, averaged over rows
         if own != loss_reduction and not self._adds_rows:
-            raise ValueError(f"the criterion's reduction must be loss_reduction ({loss_reduction!r}), got {own!r}. A criterion that gives one loss for each "
-                             "example is a function or a module without a reduction of its own")
+            raise ValueError(f"the criterion's reduction must be loss_reduction ({loss_reduction!r}), got {own!r}{_OTHER_REDUCTIONS.get(own, '')}")
         self.engine = self.module = engine
         self.optimizer = optimizer
         self.loss_reduction, self._reduction = loss_reduction, own
@@ -242,8 +248,8 @@ class PrivateCriterion(SetOnce, SettingsHandedOn, DPLossFastGradientClipping):
         )  # fmt: skip
         if losses.dim() == 0:
             raise ValueError(
-                f"{type(self.criterion).__name__} must give one loss per example with reduction='none', got a scalar: leave out the mean "
-                "over the examples, in a criterion of your own too"
+                f"{_name_of(self.criterion)} must give one loss per example with reduction='none', got a scalar: leave out the mean "
+                f"over the examples, in a criterion of your own too{_of_functions(self.criterion)}"
             )
         if losses is nobodys:
             return PrivateLoss(self.engine, losses, self.loss_reduction)
@@ -293,6 +299,16 @@ class PrivateCriterion(SetOnce, SettingsHandedOn, DPLossFastGradientClipping):
         if ignored is None or not isinstance(target, torch.Tensor) or target.shape != losses.shape:
             return None
         return target != ignored
+
+
+def _name_of(criterion: Any) -> str:
+    return getattr(criterion, "__name__", type(criterion).__name__)
+
+
+def _of_functions(criterion: Any) -> str:
+    """The way out for those of torch.nn.functional, whose reduction is an argument."""
+    name = _name_of(criterion)
+    return f": nn.CrossEntropyLoss() and its like, or functools.partial(F.{name}, reduction='none')" if getattr(nn.functional, name, None) is criterion else ""
 
 
 def _target_lengths(args: tuple, kwargs: dict, losses: torch.Tensor) -> torch.Tensor:

@@ -19,6 +19,7 @@ from ..set_once import SetOnce
 from .checks.alike import digest_of_settings
 from .checks.held_settings import watch_schedulers
 from .checks.released import Released
+from .opacus_names import VIRTUAL_STEP, PartsOfAStep
 from .own_part import own_part
 from .provenance import READS, Drawn, Read, ReadInt, Summaries
 
@@ -31,7 +32,7 @@ _TURNS = ("train", "eval")
 _WATCHED = "_ghostshard_watched"  # of ReduceLROnPlateau.step, once it is replaced
 
 
-class GhostOptimizer(SetOnce, DPOptimizerFastGradientClipping):
+class GhostOptimizer(SetOnce, PartsOfAStep, DPOptimizerFastGradientClipping):
     """Clip norm and noise multiplier are read when a logical batch begins (schedulers may change them in between).
 
     `p.grad_sample` and `p.summed_grad` stay None: a gradient without noise cannot be read.
@@ -127,6 +128,8 @@ class GhostOptimizer(SetOnce, DPOptimizerFastGradientClipping):
     def __getattr__(self, name: str) -> Any:
         if name in _TURNS and hasattr(self.__dict__.get("original_optimizer"), name):
             return functools.partial(self._turn, name)
+        if name == "virtual_step":
+            raise AttributeError(VIRTUAL_STEP)
         raise AttributeError(
             f"a private optimizer has no {name!r}; the optimizer beneath is optimizer.original_optimizer. (A step of two gradients, SAM's first_step() and "
             "second_step(), would show a draw twice and is not taken)"

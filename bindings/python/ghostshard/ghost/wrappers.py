@@ -11,6 +11,7 @@ from torch import nn
 from ..set_once import SetOnce
 from .engine import GhostEngine
 from .loss import check_reduction
+from .opacus_names import refuse_of_a_module
 from .set_outside import is_of
 
 _STAYS_YOURS = (
@@ -56,7 +57,13 @@ class GhostHooks(SetOnce, AbstractGradSampleHooks):
     def get_clipping_coef(self) -> Any:
         raise RuntimeError(_NO_COEFFICIENTS)
 
+    @property
+    def hooks_enabled(self) -> bool:
+        """Whether steps are private."""
+        return self.engine.watching
+
     def __getattr__(self, name: str) -> Any:
+        refuse_of_a_module(type(self).__name__, name)
         if name.startswith("_") or not hasattr(nn.Module, name):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         raise AttributeError(f"{name!r} is of the model. {_STAYS_YOURS}")
@@ -81,6 +88,7 @@ class GhostModule(SetOnce, AbstractGradSampleModule):
     disable_hooks = GhostHooks.disable_hooks
     remove_hooks = GhostHooks.remove_hooks
     get_clipping_coef = GhostHooks.get_clipping_coef
+    hooks_enabled = GhostHooks.hooks_enabled
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -88,6 +96,7 @@ class GhostModule(SetOnce, AbstractGradSampleModule):
         except AttributeError as error:
             model = self.__dict__.get("_modules", {}).get("_module")
             if model is None or name.startswith("_") or not hasattr(model, name):
+                refuse_of_a_module(type(self).__name__, name)
                 raise
             raise AttributeError(_OF_THE_MODEL.format(name)) from error
 
