@@ -12,6 +12,9 @@ from private import Private
 from torch import nn
 from torch.nn.utils import prune
 
+from ghostshard import per_example, register_rule
+from ghostshard.ghost.rules.layer import _RULES
+
 Pair = namedtuple("Pair", "first second")
 
 
@@ -326,6 +329,51 @@ def test_a_bag_of_words(options):
     batch = torch.randint(0, 11, (4, 5)), torch.randint(0, 3, (4,))
     expected = oracle.clipped_sum(copy.deepcopy(model), class_loss, [batch], 0.3)
     assert oracle.worst_difference(Private(model, 0.3).step(class_loss, [batch]), expected) < SUM_TOLERANCE
+
+
+def test_bags_that_lie_end_to_end_are_refused_with_a_way_out_that_is_right():
+    """Padding is left out of each example's mean, as offsets would leave it out."""
+
+    class Bags(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.bag, self.head = nn.EmbeddingBag(11, 6, padding_idx=0), nn.Linear(6, 3)
+
+        def forward(self, ids, offsets=None):
+            return self.head(self.bag(ids, offsets))
+
+    torch.manual_seed(3)
+    model, ids, labels = Bags(), torch.tensor([[1, 2, 3], [4, 5, 0], [6, 0, 0], [7, 8, 9]]), torch.randint(0, 3, (4,))
+    private, expected = Private(model, 0.3), oracle.clipped_sum(copy.deepcopy(model), class_loss, [(ids, labels)], 0.3)
+    with pytest.raises(ValueError, match=r"bag \(EmbeddingBag\): ids that lie end to end, with offsets, .* padding_idx"):
+        private.step(lambda module, given: nn.functional.cross_entropy(module(ids[ids > 0], torch.tensor([0, 3, 5, 6])), given[1], reduction="none"), [(ids, labels)])
+    assert oracle.worst_difference(private.step(class_loss, [(ids, labels)]), expected) < SUM_TOLERANCE
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_attention_of_opacus_with_a_bias_of_keys_is_computed_as_one_layer(whole, monkeypatch):
+    """Its SequenceBias gets time first, whatever batch_first says."""
+    from opacus.layers import DPMultiheadAttention
+
+    class Attends(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention, self.head = DPMultiheadAttention(6, 2, batch_first=True, add_bias_kv=True), nn.Linear(6, 3)
+
+        def forward(self, x):
+            return self.head(self.attention(x, x, x)[0].mean(1))
+
+    monkeypatch.setattr("ghostshard.ghost.rules.layer._RULES", dict(_RULES))
+    if whole:
+        register_rule(DPMultiheadAttention)(per_example)
+    torch.manual_seed(3)
+    model, given = Attends(), (torch.randn(4, 5, 6), torch.randint(0, 3, (4,)))
+    expected = oracle.clipped_sum(copy.deepcopy(model), class_loss, [given], 0.3)
+    if whole:
+        assert oracle.worst_difference(Private(model, 0.3).step(class_loss, [given]), expected) < SUM_TOLERANCE
+        return
+    with pytest.raises(ValueError, match=r"register_rule\(DPMultiheadAttention\)\(ghostshard.per_example\)"):
+        Private(model, 0.3).step(class_loss, [given])
 
 
 def test_a_parameter_without_elements_has_no_gradient():

@@ -29,12 +29,23 @@ def per_example(layer: Layer, *args: Any, **kwargs: Any) -> Any:
     """
     layer.refuse_packed("it has no rule, only torch.func's per-example gradients; register one (ghostshard.register_rule)")
     refuse_parts(layer)
+    _refuse_offsets(layer, args, kwargs)
     call = Call(layer, args, kwargs)
     given: list = []  # the output, as the layer gives it, and whose each of its tensors is
     values = _PerExample.apply(anchor(), call, given, *call.inputs())
     output, outputs = given
     values = values if isinstance(values, tuple) else (values,)
     return refilled(output, [_handed_on(layer, value, each) for value, each in zip(values, outputs)])
+
+
+def _refuse_offsets(layer: Layer, args: tuple, kwargs: dict) -> None:
+    """ValueError for bags that lie end to end, of which no row is an example's."""
+    ids = args[0] if args else kwargs.get("input")
+    if isinstance(layer.module, nn.EmbeddingBag) and isinstance(ids, torch.Tensor) and ids.dim() == 1:
+        raise ValueError(
+            f"{layer.name} (EmbeddingBag): ids that lie end to end, with offsets, have no row for each example. Hand it [examples, ids], padded to one length: "
+            "nn.EmbeddingBag(…, padding_idx=…) leaves padded places out of each example's sum or mean"
+        )
 
 
 def _handed_on(layer: Layer, value: torch.Tensor, output: Output) -> torch.Tensor:

@@ -200,10 +200,19 @@ def refuse_parts(layer: Layer) -> None:
         )
 
 
+_IN_ATTENTION = (
+    ". Opacus' DPMultiheadAttention with add_bias_kv=True hands it time first: have that computed as one layer, by ghostshard.register_rule(DPMultiheadAttention)(ghostshard.per_example) "
+    "before make_private()"
+)
+
+
 def time_first(layer: Layer) -> str:
     """What to do, if the layer is one that takes time first, as PyTorch's attention and recurrent layers do by default; "" if not."""
     given = any(getattr(module, "batch_first", True) is False for module in layer.module.modules())
-    return ". It takes time first: build it with batch_first=True and hand it [examples, time, values]" if given and layer.engine.batch_first else ""
+    if not (given and layer.engine.batch_first):
+        return ""
+    within = _IN_ATTENTION if original_class(layer.module).__name__ == "SequenceBias" else ""
+    return f". It takes time first: build it with batch_first=True and hand it [examples, time, values]{within}"
 
 
 def local(value: Any) -> Any:
