@@ -19,6 +19,7 @@ from .files import require_regular_file
 from .ghost.checks.alike import together
 from .loaders import CyclicBatchSampler
 from .loaders.given_keys import GivenKeys
+from .names_of_weights import NamedEitherWay, holder_of
 
 __all__ = ["ResumableEngine", "plain_optimizer"]
 
@@ -108,7 +109,7 @@ class ResumableEngine(opacus.PrivacyEngine):
                     raise RuntimeError(changed)
                 checkpoint_dict = (checkpoint_dict or {}) | {_PRIVACY: self._state(lambda read: read())}
             super().save_checkpoint(
-                path=path, module=module, optimizer=optimizer, noise_scheduler=noise_scheduler,
+                path=path, module=holder_of(module), optimizer=optimizer, noise_scheduler=noise_scheduler,
                 grad_clip_scheduler=grad_clip_scheduler, checkpoint_dict=checkpoint_dict,
                 module_state_dict_kwargs=module_state_dict_kwargs, torch_save_kwargs=torch_save_kwargs,
             )  # fmt: skip
@@ -147,7 +148,7 @@ class ResumableEngine(opacus.PrivacyEngine):
             if isinstance(path, (str, os.PathLike)):
                 require_regular_file(Path(path))
             return self._load_file(
-                path=path, module=module, optimizer=optimizer, module_load_dict_kwargs=module_load_dict_kwargs,
+                path=path, module=NamedEitherWay(module), optimizer=optimizer, module_load_dict_kwargs=module_load_dict_kwargs,
                 torch_load_kwargs=torch_load_kwargs, **schedulers,
             )  # fmt: skip
         if module_load_dict_kwargs or torch_load_kwargs:

@@ -6,6 +6,7 @@ Importing this makes Opacus' own BatchMemoryManager split our loaders, and only 
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,8 +39,8 @@ class AgreedSplittingSampler(Sampler[list[int]]):
         optimizer,
         process_group: dist.ProcessGroup | None = None,
     ):
-        if max_batch_size < 1:
-            raise ValueError(f"the largest physical batch must be >= 1, got {max_batch_size}")
+        if isinstance(max_batch_size, bool) or not isinstance(max_batch_size, numbers.Integral) or max_batch_size < 1:
+            raise ValueError(f"max_physical_batch_size must be a whole number >= 1, got {max_batch_size!r}")
         if sampler.accumulation_steps > 1:
             raise ValueError(
                 f"this loader cuts each draw into {sampler.accumulation_steps} batches already (accumulation_steps): a "
