@@ -21,6 +21,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from .own_part import own_part
+from .untied import refuse_untied
 
 
 @dataclass
@@ -126,7 +127,7 @@ def plain_forward(module: nn.Module) -> Callable[..., Any]:
 
 def read_layout(model: nn.Module, *, fsdp: bool) -> Layout:
     """Numbers the parameters block by block, so that a block's parameters stand together. Call it while nothing is gathered.
-    ValueError for a model without parameters."""
+    ValueError for a model without parameters, or with ties that sharding has cut."""
     blocks: list[str] = []
     members: list[list[ParameterEntry]] = []
     known: dict[int, ParameterEntry] = {}
@@ -162,6 +163,7 @@ def read_layout(model: nn.Module, *, fsdp: bool) -> Layout:
             kept.append(name)
     if not parameters:
         raise ValueError("the model has no parameters")
+    refuse_untied(model, parameters)
     by_slot = {
         (id(slot.module), slot.attribute): number for number, entry in enumerate(parameters) for slot in entry.slots
     }
