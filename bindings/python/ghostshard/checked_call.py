@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from itertools import chain
 from numbers import Real
 from typing import Any
@@ -10,19 +11,31 @@ from typing import Any
 import numpy as np
 import opacus
 import torch
+from opacus.accountants.registry import _ACCOUNTANTS
 from opacus.grad_sample import AbstractGradSampleModule
 from torch import nn, optim
 from torch.distributed.fsdp import FSDPModule
 from torch.utils.data import DataLoader
 
+from .errors import did_you_mean
 from .keywords import refuse_no_flags
 
-__all__ = ["MODES", "check_call", "check_target", "refuse_unknown_mode"]
+__all__ = ["MODES", "check_call", "check_engine", "check_target", "refuse_unknown_mode"]
 
 MODES = ("ghost", "ghost_fsdp")
 _MODES_OF_OPACUS = ("hooks", "functorch", "ew", "no_op")
 _STEPS_OF_OPACUS = ("_prepare_model", "_prepare_optimizer", "_prepare_data_loader", "_prepare_criterion")
 _LARGEST = 1e30
+
+
+def check_engine(accountant: Any, secure_mode: Any, own: Iterable[str]) -> None:
+    """Of PrivacyEngine(). own: accountants of ours; others are Opacus', or registered there."""
+    refuse_no_flags("PrivacyEngine()", {"secure_mode": secure_mode})
+    known = list(dict.fromkeys((*own, *_ACCOUNTANTS)))
+    if not isinstance(accountant, str):
+        raise TypeError(f"accountant must be a name, one of {', '.join(map(repr, known))}, got {_shown(accountant)}. One with a history goes on by engine.accountant.load_state_dict(its state_dict())")
+    if accountant not in known:
+        raise ValueError(f"accountant must be one of {', '.join(map(repr, known))}, got {accountant!r}{did_you_mean(accountant.lower(), known)}")
 
 
 def refuse_unknown_mode(mode: Any) -> None:

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from . import accountants, checkpoint, kind_of_steps, seeds
 from ._native import load
 from .asked import Asked, asked_for, refuse_ours
-from .checked_call import MODES, check_call, check_target
+from .checked_call import MODES, check_call, check_engine, check_target
 from .ghost import clip_quantile, correlation
 from .ghost.checks.alike import parts_of, together
 from .ghost.checks.batches import DrawnBatches, OwnBatches
@@ -54,7 +54,7 @@ class PrivacyEngine(ResumableEngine):
     """
 
     def __init__(self, *, accountant: str = "prv", secure_mode: bool = False):
-        refuse_no_flags("PrivacyEngine()", {"secure_mode": secure_mode})
+        check_engine(accountant, secure_mode, _ACCOUNTANTS)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Secure RNG turned off")
             super().__init__(accountant="rdp" if accountant in _ACCOUNTANTS else accountant)

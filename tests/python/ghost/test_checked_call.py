@@ -98,3 +98,23 @@ def test_a_target_of_epsilon():
     ):
         with pytest.raises(TypeError, match=sentence):
             PrivacyEngine().make_private_with_epsilon(**{"data_loader": loader, "target_epsilon": 3.0} | given | wrong)
+
+
+def test_an_accountant_is_named():
+    with pytest.raises(ValueError, match="accountant must be one of 'contour', 'prv', 'rdp', 'gdp', got 'rpd'; did you mean rdp[?]"):
+        PrivacyEngine(accountant="rpd")
+    with pytest.raises(ValueError, match="got 'PRV'; did you mean prv[?]"):
+        PrivacyEngine(accountant="PRV")
+    with pytest.raises(TypeError, match="accountant must be a name.*load_state_dict"):
+        PrivacyEngine(accountant=opacus.accountants.RDPAccountant())
+
+
+def test_an_accountant_that_was_registered_with_opacus_is_known(monkeypatch):
+    class Mine(opacus.accountants.RDPAccountant):
+        @classmethod
+        def mechanism(cls):
+            return "mine"
+
+    monkeypatch.setitem(opacus.accountants.registry._ACCOUNTANTS, "mine", Mine)
+    with pytest.warns(UserWarning, match="no upper bound"):
+        assert isinstance(PrivacyEngine(accountant="mine").accountant, Mine)
