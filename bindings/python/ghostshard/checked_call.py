@@ -13,6 +13,7 @@ import opacus
 import torch
 from opacus.accountants.registry import _ACCOUNTANTS
 from opacus.grad_sample import AbstractGradSampleModule
+from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 from torch import nn, optim
 from torch.distributed.fsdp import FSDPModule
 from torch.utils.data import DataLoader
@@ -20,7 +21,7 @@ from torch.utils.data import DataLoader
 from .errors import did_you_mean
 from .keywords import refuse_no_flags
 
-__all__ = ["MODES", "check_call", "check_engine", "check_target", "refuse_unknown_mode"]
+__all__ = ["MODES", "check_call", "check_engine", "check_target", "plain_criterion", "refuse_unknown_mode"]
 
 MODES = ("ghost", "ghost_fsdp")
 _MODES_OF_OPACUS = ("hooks", "functorch", "ew", "no_op")
@@ -36,6 +37,13 @@ def check_engine(accountant: Any, secure_mode: Any, own: Iterable[str]) -> None:
         raise TypeError(f"accountant must be a name, one of {', '.join(map(repr, known))}, got {_shown(accountant)}. One with a history goes on by engine.accountant.load_state_dict(its state_dict())")
     if accountant not in known:
         raise ValueError(f"accountant must be one of {', '.join(map(repr, known))}, got {accountant!r}{did_you_mean(accountant.lower(), known)}")
+
+
+def plain_criterion(criterion: Any, loss_reduction: str) -> Any:
+    """The default for None; of a private one, which a loop over several runs hands in again, the one beneath, as of a private optimizer."""
+    while isinstance(criterion, DPLossFastGradientClipping):
+        criterion = criterion.criterion
+    return nn.CrossEntropyLoss(reduction=loss_reduction) if criterion is None else criterion
 
 
 def refuse_unknown_mode(mode: Any) -> None:

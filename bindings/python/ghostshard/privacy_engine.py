@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from . import accountants, checkpoint, kind_of_steps, seeds
 from ._native import load
 from .asked import Asked, asked_for, refuse_ours
-from .checked_call import MODES, check_call, check_engine, check_target
+from .checked_call import MODES, check_call, check_engine, check_target, plain_criterion
 from .ghost import clip_quantile, correlation
 from .ghost.checks.alike import parts_of, together
 from .ghost.checks.batches import DrawnBatches, OwnBatches
@@ -113,7 +113,7 @@ class PrivacyEngine(ResumableEngine):
         noise_multiplier is that of gradients and count together.
         """
         refuse_no_flags("make_private()", {"batch_first": batch_first, "poisson_sampling": poisson_sampling, "wrap_model": wrap_model, "rand_on_empty": rand_on_empty} | kwargs)
-        criterion = nn.CrossEntropyLoss(reduction=loss_reduction) if criterion is None else criterion
+        criterion = plain_criterion(criterion, loss_reduction)
         if grad_sample_mode not in MODES:
             return self._in_a_mode_of_opacus(
                 module=module, optimizer=optimizer, criterion=criterion, data_loader=data_loader,

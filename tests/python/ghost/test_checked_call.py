@@ -118,3 +118,18 @@ def test_an_accountant_that_was_registered_with_opacus_is_known(monkeypatch):
     monkeypatch.setitem(opacus.accountants.registry._ACCOUNTANTS, "mine", Mine)
     with pytest.warns(UserWarning, match="no upper bound"):
         assert isinstance(PrivacyEngine(accountant="mine").accountant, Mine)
+
+
+def test_what_make_private_returned_is_handed_in_again_by_the_next_run():
+    """`for run in range(runs): model = …; model, optimizer, criterion, loader = make_private(…)`, as Opacus' examples have it."""
+    loader, criterion, engine = DataLoader(TensorDataset(torch.randn(40, 6), torch.randint(0, 3, (40,))), batch_size=8), nn.CrossEntropyLoss(), PrivacyEngine()
+    for _ in range(3):
+        model = nn.Linear(6, 3)
+        module, optimizer, criterion, loader = begin(
+            engine, module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), criterion=criterion, data_loader=loader
+        )
+        for x, y in loader:
+            criterion(module(x), y).backward()
+            optimizer.step()
+        assert type(criterion.criterion) is nn.CrossEntropyLoss
+    assert [steps for *_, steps in engine.accountant.history] == [15]
