@@ -5,7 +5,9 @@ import copy
 import pytest
 import torch
 from models import CASES, Language
+from opacus.layers import DPGRU, DPLSTM, DPRNN
 from private import Private
+from torch import nn
 from torch.nn import functional
 
 BY_NAME = {case.name: case for case in CASES}
@@ -63,6 +65,43 @@ def test_no_example_exceeds_the_clip_norm(name):
         private.engine.backward(losses.float())
         moved = torch.sqrt(sum(value.double().square().sum() for value in private.released().values()))
         assert 0.99e-3 < float(moved) <= 1e-3 * (1 + 1e-6)
+
+
+class Recurrent(nn.Module):
+    """Its recurrent layer gets what a linear layer gave, which autocast has rounded; or the batch itself."""
+
+    def __init__(self, kind, below):
+        super().__init__()
+        self.below, self.layer, self.head = nn.Linear(6, 6) if below else nn.Identity(), kind(6, 5, num_layers=2, batch_first=True), nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.head(self.layer(self.below(x))[0].mean(1))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("below", [True, False])
+@pytest.mark.parametrize("kind", [DPLSTM, DPGRU, DPRNN, nn.LSTM])
+def test_recurrent_layers_take_what_autocast_has_rounded(kind, below, dtype):
+    if kind is nn.LSTM and dtype == torch.float16:
+        pytest.skip("torch's own LSTM has no float16 on a CPU")
+    torch.manual_seed(7)
+    model, (x, y) = Recurrent(kind, below), (torch.randn(4, 5, 6), torch.randint(0, 3, (4,)))
+    private, clip_norm = Private(copy.deepcopy(model), 1e6), 1e-3
+    with torch.autocast("cpu", dtype):
+        expected, found = model(x), private.module(x)
+        losses = functional.cross_entropy(found.float(), y, reduction="none")
+    assert found.dtype == expected.dtype and torch.allclose(found.float(), expected.float(), atol=2e-2)
+    private.engine.backward(losses)
+    functional.cross_entropy(expected.float(), y, reduction="sum").backward()
+    sums = private.released()
+    scale = max(float(p.grad.abs().max()) for p in model.parameters())
+    assert all(float((sums[name] - p.grad).abs().max()) < 6e-2 * scale for name, p in model.named_parameters())
+    clipped = Private(model, clip_norm)
+    with torch.autocast("cpu", dtype):
+        losses = functional.cross_entropy(clipped.module(x[:1]).float(), y[:1], reduction="none")
+    clipped.engine.backward(losses)
+    moved = torch.sqrt(sum(value.double().square().sum() for value in clipped.released().values()))
+    assert 0.99 * clip_norm < float(moved) <= clip_norm * (1 + 1e-6)
 
 
 def test_tokens_that_cancel_stay_within_the_clip_norm():

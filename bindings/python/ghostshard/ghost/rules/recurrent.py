@@ -43,8 +43,7 @@ def recurrent(layer: Layer, input: Any, hx: Any = None, state_init: Any = None) 
             f"{layer.name}: a recurrent layer's input must be the {units} units of this batch by steps by values (batch_first="
             f"{module.batch_first}), got {tuple(x.shape)}{time_first(layer) or f'. {ROWS_OF_UNITS}'}"
         )
-    # Autocast rounds all that PyTorch's own layers compute with. Here what they give is rounded, and recorded rows are those that it comes from.
-    rounded = dtype_of(x) if isinstance(module, nn.RNNBase) and x.dtype != torch.float64 else None
+    rounded = _rounded_to(module, x)
     with without_autocast(x):
         if rounded is not None:
             wide = layer.value("weight_ih_l0").dtype
@@ -62,6 +61,13 @@ def recurrent(layer: Layer, input: Any, hx: Any = None, state_init: Any = None) 
         x = layer.in_order(x, parts)
         output = x if module.batch_first else x.transpose(0, 1)
     return output, states if _has_cells(module) else states[0]
+
+
+def _rounded_to(module: Any, x: torch.Tensor) -> torch.dtype | None:
+    """Autocast rounds all that PyTorch's own layers compute with, and Opacus' give what they are given. Here what they give is rounded, and recorded rows are
+    those that it comes from. None: nothing is."""
+    lower = dtype_of(x)
+    return None if lower is None or x.dtype == torch.float64 else lower if isinstance(module, nn.RNNBase) else x.dtype
 
 
 def _first_states(module: Any, x: torch.Tensor, hx: Any) -> _States:
