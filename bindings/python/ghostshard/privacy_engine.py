@@ -30,7 +30,7 @@ from .ghost.optimizer import GhostOptimizer
 from .ghost.weights import digest_of_weights
 from .ghost.wrappers import GhostHooks, GhostModule
 from .keywords import refuse_no_flags
-from .loaders import SamplingPlan, items_digest
+from .loaders import SamplingPlan, items_digest, refusing_shared
 from .registered_budget import RegisteredBudget
 from .resumable_engine import ResumableEngine, plain_optimizer
 from .run_header import ledger_header, report_facts
@@ -144,6 +144,7 @@ class PrivacyEngine(ResumableEngine):
             engine = private.engine
             join = functools.partial(self._join, asked, engine, module, optimizer, criterion, data_loader)
             data_loader, ghost, criterion, quantile, noise = together(engine.ranks.control, join)
+            data_loader = refusing_shared(data_loader, engine.ranks, looked_at=asked.own_batches and not asked.allow_vouched)
             self._open(asked, engine, ghost, quantile, noise, data_loader)
         except BaseException:  # the call can be repeated: nothing of it stays
             if engine is not None:
@@ -304,10 +305,8 @@ class PrivacyEngine(ResumableEngine):
         batches: DrawnBatches | OwnBatches = OwnBatches(asked.accumulation_steps, inputs_may_train=asked.allow_vouched, announced=ghost.goes_on)
         if plan.poisson:
             sampler: Any = data_loader.batch_sampler
-            batches = DrawnBatches(
-                charge_draw, sampler=sampler, allow_vouched=asked.allow_vouched, batch_first=engine.batch_first,
-                charges=kind_of_steps.charges(plan, sampler),
-            )  # fmt: skip
+            charges = kind_of_steps.charges(plan, sampler)
+            batches = DrawnBatches(charge_draw, sampler=sampler, allow_vouched=asked.allow_vouched, batch_first=engine.batch_first, charges=charges)
             sampler.stamps.receiver, sampler.stamps.alone, sampler.given = batches, engine.run.thread.check, self._given
         engine.run.given = self._given
         ghost.released.any_change = engine.weights.vouched = asked.allow_vouched

@@ -16,11 +16,12 @@ from .bins import BinsBatchSampler
 from .cyclic import CyclicBatchSampler
 from .items_digest import items_digest
 from .loader import GhostDataLoader
+from .own_ranks import refusing_shared
 from .plan import SamplingPlan, plan_of
 from .poisson import PoissonBatchSampler
 from .truncated import TruncatedBatchSampler
 
 __all__ = [
     "AgreedSplittingSampler", "BatchMemoryManager", "BinsBatchSampler", "CyclicBatchSampler", "GhostDataLoader", "PoissonBatchSampler", "SamplingPlan",
-    "TruncatedBatchSampler", "items_digest", "plan_of",
+    "TruncatedBatchSampler", "items_digest", "plan_of", "refusing_shared",
 ]  # fmt: skip

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, Sampler
 from ..lost_ranks import answered
 from .each_pass import look_at_items
 from .loader import settings_of
+from .own_ranks import refuse_undealt
 from .poisson import Epoch, PoissonBatchSampler
 from .stamps import Pass, StampedLoader, Stamps
 
@@ -153,6 +154,7 @@ _opacus_exit = _opacus_manager.BatchMemoryManager.__exit__
 def _wrap_data_loader(
     *, data_loader: DataLoader, max_batch_size: int, optimizer, process_group: dist.ProcessGroup | None = None
 ) -> DataLoader:
+    refuse_undealt(data_loader)
     if not isinstance(data_loader.batch_sampler, PoissonBatchSampler):
         return _opacus_wrap(data_loader=data_loader, max_batch_size=max_batch_size, optimizer=optimizer)
     if not hasattr(optimizer, "signal_skip_step"):
