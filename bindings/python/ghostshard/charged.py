@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from .checkpoint import Charges, charges_of
+from .ghost.layout import Layout
+from .trained_before import charges_before, note
 
 __all__ = ["Charged"]
 
@@ -20,6 +22,13 @@ _OWED = (
     "the optimizer's state that was loaded is of a run that had charged {} steps, and this engine's accountant knows of {}: epsilon would leave the others out. "
     "Go on with load_checkpoint() or load_state_dict() of the engine, or put the accountant's history back (accountant.load_state_dict). If that run was on other data, "
     "delete 'ghostshard_charges' from the state and from its groups before you load it"
+)
+
+_TRAINED = (
+    "the model's weights were trained by a run that had charged {} steps, and this engine's accountant knows of {}: epsilon would leave the others out. Go on with the engine of that "
+    "run, or with load_checkpoint() of this one, or give this accountant its history (accountant.load_state_dict(first.accountant.state_dict())). For a run of its own build the model "
+    "anew, or load the weights with which that run began. If that run was on other data, delete 'ghostshard_charges' from the modules before make_private() "
+    "(vars(each).pop('ghostshard_charges', None) for each in model.modules())"
 )
 
 _ANOTHER_KIND = (
@@ -42,7 +51,8 @@ class Charged:
         self._to: Any = None  # the accountant that has this process's charges
         self._count = 0  # of these
         self._kind: dict[str, Any] = {}  # what each of them is, by attributes of the accountant
-        self._owed = 0  # charges of the run whose optimizer's state was loaded
+        self._owed = self._trained = 0  # charges of the run whose optimizer's state was loaded, and of the one that trained the weights before
+        self._noted = {"charges": 0}  # on the modules that this engine's runs train
         self._held: list = []  # the accountant's history, this process's charges and those that were loaded, when it last had any
         self._made: Charges = Counter()  # of these, what no hand has put there
 
@@ -56,6 +66,7 @@ class Charged:
         self._to, self._count, self._kind = accountant, self._count + 1, dict(kind)
         self._made[float(noise_multiplier), float(sample_rate)] += 1
         self._held = list(accountant.history)
+        self._noted["charges"] = charges_of(self._held).total()
 
     def loaded(self, accountant: Any) -> None:
         """Its history is what a checkpoint made of it."""
@@ -66,10 +77,19 @@ class Charged:
         self._owed = max(self._owed, charges)
         return charges > self._count
 
+    def trains(self, layout: Layout) -> bool:
+        """The weights of this model, from here on. Whether a run of another engine trained them before."""
+        before = charges_before(layout)
+        self._trained = max(self._trained, before)
+        note(layout, self._noted)
+        return before > self._count
+
     def refuse_lost(self, accountant: Any) -> None:
         """RuntimeError unless the accountant has all charges that are known, each with its own noise and rate."""
         if self._owed and (known := charges_of(accountant.history).total()) < self._owed:
             raise RuntimeError(_OWED.format(self._owed, known))
+        if self._trained and (known := charges_of(accountant.history).total()) < self._trained:
+            raise RuntimeError(_TRAINED.format(self._trained, known))
         if accountant.history != self._held:
             held = charges_of(self._held)
             if lost := held - charges_of(accountant.history):

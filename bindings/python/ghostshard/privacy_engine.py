@@ -328,7 +328,7 @@ class PrivacyEngine(ResumableEngine):
             engine.attach_ledger(self._ledger, header)
         own = checkpoint.on_rank_0(engine.ranks, lambda: self._spending.own)  # all ranks are one process here
         budget = engine.run.budget = self._registered(engine, plan)
-        self._remember(data_loader)
+        self._remember(data_loader, engine.layout)
         # From here on nothing can be refused: the run is this engine's.
         ghost.count_charges(self._charges, self._owe)
         self._spending.own, self._header, self._budget = own, header, budget

@@ -204,7 +204,10 @@ class ResumableEngine(opacus.PrivacyEngine):
         self._spending.base += counted
         self._charged.loaded(self.accountant)
 
-    def _remember(self, data_loader: Any) -> None:
+    def _remember(self, data_loader: Any, layout: Any) -> None:
+        """What a run trains on, and its weights, which another engine's run may have trained before: that had coins and noise too."""
+        if self._charged.trains(layout):
+            self._given.set_apart()
         if self.dataset is None:
             self.dataset = data_loader.dataset
         elif self.dataset is not data_loader.dataset:

@@ -3,6 +3,7 @@ weights that the run did not make."""
 
 import contextlib
 import copy
+import io
 
 import opacus
 import pytest
@@ -151,6 +152,74 @@ def test_a_state_that_was_loaded_before_make_private_needs_them_too():
     engine.accountant.load_state_dict(first.engine.accountant.state_dict())
     assert engine.get_epsilon(1e-5) == first.engine.get_epsilon(1e-5)
     assert all("ghostshard_charges" not in group for group in optimizer.param_groups)
+
+
+def taken_back(first) -> nn.Module:
+    first.module.remove_hooks()
+    return first.model
+
+
+def saved_whole(first) -> nn.Module:
+    file = io.BytesIO()
+    torch.save(taken_back(first), file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+def within_another(first) -> nn.Module:
+    return nn.Sequential(taken_back(first), nn.Linear(3, 3))
+
+
+@pytest.mark.parametrize("again", [taken_back, lambda first: copy.deepcopy(first.model), saved_whole, within_another])
+def test_weights_of_a_run_need_its_charges(again):
+    """A notebook's cell that calls make_private() once more."""
+    first = Run()
+    trained(first)
+    run = Run(model=again(first))
+    with pytest.raises(RuntimeError, match="trained by a run that had charged 5 steps, and this engine's accountant knows of 0"):
+        run.engine.get_epsilon(1e-5)
+    with pytest.raises(RuntimeError, match="Go on with the engine of that run"):
+        trained(run)
+    run.engine.accountant.load_state_dict(first.engine.accountant.state_dict())
+    trained(run)
+    assert run.engine.get_epsilon(1e-5) > first.engine.get_epsilon(1e-5)
+
+
+def test_the_engine_of_that_run_has_them():
+    first = Run()
+    trained(first)
+    run = Run(model=taken_back(first), engine=first.engine)
+    trained(run)
+    assert run.charged == 10
+    third = Run(model=copy.deepcopy(run.model))
+    with pytest.raises(RuntimeError, match="had charged 10 steps"):
+        trained(third)
+
+
+def test_weights_with_which_a_run_began_owe_nothing():
+    first = Run()
+    began = copy.deepcopy(first.model.state_dict())
+    trained(first)
+    taken_back(first).load_state_dict(began)
+    run = Run(model=first.model)
+    trained(run)
+    assert run.charged == 5
+
+
+def test_a_run_on_other_data_may_be_left_out():
+    first = Run()
+    trained(first)
+    for each in taken_back(first).modules():
+        vars(each).pop("ghostshard_charges", None)
+    run = Run(model=first.model)
+    trained(run)
+    assert run.charged == 5
+
+
+def test_a_run_that_charged_nothing_is_owed_nothing():
+    run = Run(model=taken_back(Run()))
+    trained(run)
+    assert run.charged == 5
 
 
 def test_a_checkpoint_of_the_engine_has_its_charges(tmp_path):
