@@ -131,6 +131,45 @@ def best_weights(run, loss, step):
         run.best *= 1.1
 
 
+def rolled_back(run, loss, step):
+    """From the second step on, so that the first comparison has nothing to do."""
+    if step == 2:
+        run.kept = {name: value.clone() for name, value in run.model.state_dict().items()}
+    elif loss is not None and loss.item() > 1.3 and step > 2:
+        run.model.load_state_dict(run.kept)
+
+
+def momenta_cleared(run, loss, step):
+    if loss is None:
+        run.optimizer.param_groups[0]["momentum"] = 0.9
+    elif loss.item() > 1.3:
+        run.optimizer.state.clear()
+
+
+def hooked(run, change) -> None:
+    def hook(*_) -> None:
+        if run.large:
+            change([each for each in run.model.parameters() if each.grad is not None])
+
+    run.large = False
+    run.optimizer.register_step_pre_hook(hook)
+
+
+def gradients_halved(run, loss, step):
+    """By the loss of the batch before."""
+    if loss is None:
+        hooked(run, lambda parameters: [each.grad.mul_(0.5) for each in parameters])
+    else:
+        run.large = bool(loss.item() > 1.3)
+
+
+def gradients_dropped(run, loss, step):
+    if loss is None:
+        hooked(run, lambda parameters: setattr(parameters[0], "grad", None))
+    else:
+        run.large = bool(loss.item() > 1.3)
+
+
 def by_math(run, loss, step):
     if loss is not None:
         lr(run, 0.1 * math.exp(-loss.item()))
@@ -145,13 +184,27 @@ def to_and_fro(run, loss, step):
     lr(run, 0.1 if loss is None or float(loss) < 1.3 else 0.01)
 
 
-BRANCHES = [clip_norm, decay, noise, plateau, scheduler, modes, frozen, weights, best_weights, by_math, by_float, to_and_fro]
+BRANCHES = [clip_norm, decay, noise, plateau, scheduler, modes, frozen, weights, best_weights, rolled_back, momenta_cleared, gradients_halved, gradients_dropped, by_math, by_float, to_and_fro]
 
 
 @pytest.mark.parametrize("after", BRANCHES, ids=lambda each: each.__name__)
 def test_a_setting_does_not_follow_from_what_was_read(after):
     with pytest.raises(ValueError, match="follows from values of private batches as it seems"):
         loop(after, model=nn.Sequential(nn.Dropout(0.1), nn.Linear(6, 3)))
+
+
+def test_nor_does_whether_a_release_is_applied():
+    run = Run(draws=(8,) * N, criterion=own)
+    with pytest.raises(ValueError, match="the choice of releases that no step applied follows from values of private batches"):
+        for _ in range(3):
+            for x, y in run.loader:
+                run.optimizer.zero_grad()
+                loss = run.criterion(run.module(x), y)
+                loss.backward()
+                run.optimizer.pre_step()
+                if loss.item() < 1.3:
+                    run.optimizer.original_optimizer.step()
+                run.data.tensors[0].copy_(torch.randn(40, 6) + torch.randn(()))
 
 
 UNEVEN = tuple(random.Random(4).choices((4, 6, 7, 9), k=N))
@@ -220,6 +273,22 @@ def by_step(run, loss, step):
     lr(run, 0.1 * 0.5 ** ((step + 1) // 7))
 
 
+def clipped_by_hand(run, loss, step):
+    """Of what was released, now and then, whatever the loss is."""
+    best_is_kept(run, loss)
+    if loss is None:
+        hooked(run, lambda parameters: nn.utils.clip_grad_norm_(parameters, 0.07))
+        run.large = True
+
+
+def cleared_by_pass(run, loss, step):
+    best_is_kept(run, loss)
+    if loss is None:
+        run.optimizer.param_groups[0]["momentum"] = 0.9
+    elif (step + 1) % N == 0 or loss.item() > 1e3:
+        run.optimizer.state.clear()
+
+
 def milestones(run, loss, step):
     best_is_kept(run, loss)
     lr(run, 0.1 if step < 20 else 0.01 if step < 51 else 0.001)
@@ -263,7 +332,7 @@ SCHEDULES = {
     "steps": stepped(lambda optimizer: lr_scheduler.StepLR(optimizer, 5)), "step_by_pass": stepped(lambda optimizer: lr_scheduler.StepLR(optimizer, 1), every=N),
     "milestones_of_torch": stepped(lambda optimizer: lr_scheduler.MultiStepLR(optimizer, [5, 11, 13, 30, 41])),
     "one_after_another": stepped(lambda optimizer: lr_scheduler.SequentialLR(optimizer, [lr_scheduler.LinearLR(optimizer, total_iters=5), lr_scheduler.ExponentialLR(optimizer, 0.9)], [5])),
-} | {each.__name__: each for each in (warm_up, warm_up_and_cosine, by_step, milestones, by_pass, annealed, evaluated, unfrozen, clamped)}  # fmt: skip
+} | {each.__name__: each for each in (warm_up, warm_up_and_cosine, by_step, milestones, by_pass, annealed, evaluated, unfrozen, clamped, clipped_by_hand, cleared_by_pass)}  # fmt: skip
 
 
 @pytest.mark.parametrize("draws", [(8,) * N, UNEVEN], ids=["even", "uneven"])

@@ -53,7 +53,13 @@ _TURNS = (
 )
 
 
-_WEIGHTS = ("weights", "change of weights between steps")
+# What a loop may do between two steps, whatever it is: done or not, it is a setting of the step.
+WEIGHTS = ("weights", "change of weights between steps")
+STATES = ("states", "change of what the optimizer keeps")
+GRADIENTS = ("gradients", "change of gradients between release and step")
+LEFT_OUT = ("steps", "choice of releases that no step applied")
+_AFTER_THE_RELEASE = (GRADIENTS, LEFT_OUT)  # what decides it may be compared before that, too
+_ENOUGH = 8  # steps, until an outcome goes with one of these by no chance
 
 
 class _Change(NamedTuple):
@@ -86,8 +92,9 @@ class HeldSettings:
         self._drawn, self._read = [0.0] * 4, [0.0] * 2
         self._turns: dict[tuple, int] = {}  # of schedulers, so far
         self._turns_seen: dict[tuple, set[int]] = {}  # in one step
-        self.moved = False  # weights were changed since the last release, as held_weights.py takes it
-        self._moves: dict[Any, set[tuple[bool, bool]]] = {}  # by place: that, with the outcome
+        self.done: set[tuple] = set()  # of WEIGHTS and its kin, since the last release
+        self._compared: dict[Any, bool] = {}  # outcomes before the last release
+        self._moves: dict[Any, collections.Counter] = {}  # by one of these and place: how often it was done or not, with each outcome
 
     def follow(self, optimizer: Any) -> None:
         self._optimizer = weakref.ref(optimizer)
@@ -100,9 +107,11 @@ class HeldSettings:
         if passes != self._pass:
             self._pass, self._pass_began = passes, self._step
         outcomes: dict[Any, bool] = dict(DECISIONS.since(self._decisions))
-        for place, outcome in outcomes.items():
+        longer, self._compared = {**outcomes, **{(*place, "before"): outcome for place, outcome in self._compared.items()}}, outcomes
+        for place, outcome in longer.items():
             self._seen.setdefault(place, set()).add(outcome)
-            self._moves.setdefault(place, set()).add((self.moved, outcome))
+            for each in (WEIGHTS, STATES, *_AFTER_THE_RELEASE):
+                self._moves.setdefault((each, place), collections.Counter())[each in self.done, outcome] += 1
         reads = READS.since(self._reads)
         self._decisions, self._reads = DECISIONS.count, READS.count
         self._extents = (units, places // max(units, 1), *self._extents[:2])
@@ -115,10 +124,10 @@ class HeldSettings:
         stepped = self._schedulers_of(optimizer)
         self._check_turns(stepped)
         scheduled = any(self._held[key].value != count for key, count in stepped.items() if key in self._held)
-        moved = (_WEIGHTS, self._step if self.moved or _WEIGHTS not in self._held else self._held[_WEIGHTS].value)
-        self.moved = False
-        for key, value in (*stepped.items(), *_settings_of(optimizer), *self._modes(), moved):
-            self._note(key, value, outcomes, reads, counts=not (scheduled and key[0] == "group"))
+        done = [(each, self._step if each in self.done or each not in self._held else self._held[each].value) for each in (WEIGHTS, STATES, *_AFTER_THE_RELEASE)]
+        self.done = set()
+        for key, value in (*stepped.items(), *_settings_of(optimizer), *self._modes(), *done):
+            self._note(key, value, longer if key in _AFTER_THE_RELEASE else outcomes, reads, counts=not (scheduled and key[0] == "group"))
 
     def _check_turns(self, stepped: dict[tuple, int]) -> None:
         """ValueError for a scheduler that is stepped once for each physical batch, of which a larger draw has more."""
@@ -162,7 +171,7 @@ class HeldSettings:
         if len(begun) < _LEAST or _in_turn(begun):
             return ""
         for place in set.intersection(*(set(each.outcomes) for each in begun)):
-            if key == _WEIGHTS and len(self._moves[place]) > 2:  # bounds on weights move them now and then, whatever the outcome
+            if self._by_itself(key, place):
                 continue
             by_value = {(each.value, each.outcomes[place]) for each in begun}
             one_sided = len({outcome for _, outcome in by_value}) == 1
@@ -172,6 +181,13 @@ class HeldSettings:
         if len(begun) > _LEAST and back > 1 and all(each.reads for each in begun):
             return f"it changed {len(begun)} times, in no turn, to and fro, after numbers were read"
         return ""
+
+    def _by_itself(self, key: tuple, place: Any) -> bool:
+        """Whether something is done between steps whatever the outcome there, as bounds on weights move them now and then, up to one step in 16."""
+        if (times := self._moves.get((key, place))) is None:
+            return False
+        apart = min(times[True, True] + times[False, False], times[True, False] + times[False, True])
+        return apart > self._step // 16 or (key in _AFTER_THE_RELEASE and self._step < _ENOUGH)
 
     def _schedulers_of(self, optimizer: Any) -> dict[tuple, int]:
         own = (optimizer, optimizer.original_optimizer)
@@ -294,4 +310,4 @@ def watch_schedulers() -> None:
     LRScheduler.step = counted  # type: ignore[method-assign]
 
 
-__all__ = ["HeldSettings", "watch_schedulers"]
+__all__ = ["GRADIENTS", "LEFT_OUT", "STATES", "WEIGHTS", "HeldSettings", "watch_schedulers"]

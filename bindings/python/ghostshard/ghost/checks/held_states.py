@@ -33,6 +33,7 @@ class HeldStates:
         self._optimizer: Any = None  # a weak reference
         self._kept: Samples | None = None  # after the last step
         self._saved: set[bytes] = set()  # digests of what state_dict() gave
+        self._set = False  # to something that is taken
         self._hook: Any = None
         self._views = Views(side_by_side)
 
@@ -71,8 +72,15 @@ class HeldStates:
                 continue
             if key not in before and bool((whole == whole.reshape(-1)[:1]).all()):
                 continue
-            return "" if now.digest() in self._saved else _REFUSAL.format(key[-1], key[0])
+            if now.digest() not in self._saved:
+                return _REFUSAL.format(key[-1], key[0])
+        self._kept, self._set = now, True
         return ""
+
+    def were_set(self) -> bool:
+        """Since this was asked last: a reset, or an earlier state. Taken, but a choice."""
+        found, self._set = self._set, False
+        return found
 
     def _sampled(self, optimizer: Optimizer) -> Samples:
         return Samples(self._views.of(_states_of(optimizer)))

@@ -27,7 +27,7 @@ from ..provenance import Drawn
 from .compared import post_processed, same
 from .forward_writes import ForwardWrites
 from .held_buffers import HeldBuffers
-from .held_settings import HeldSettings
+from .held_settings import STATES, WEIGHTS, HeldSettings
 from .held_states import HeldStates
 from .merged_adapters import merged_and_unmerged
 from .samples import Views
@@ -119,6 +119,8 @@ class HeldWeights:
         """RuntimeError with the parameter's name if it, or what the optimizer keeps of it, was changed by others since the last step."""
         if wrong := self.changed() or ("" if self.vouched else self.buffers.changed() or self.states.changed()):
             raise RuntimeError(wrong)
+        if self.states.were_set():
+            self.settings.done.add(STATES)
 
     def sample_of_trainable(self) -> torch.Tensor:
         """Of the parameters that train: as they were looked at last, or now."""
@@ -160,7 +162,7 @@ class HeldWeights:
                 if not apart:
                     return _REFUSAL.format(entry.name)
         if moved:
-            self.settings.moved = True
+            self.settings.done.add(WEIGHTS)
             self._keep(now)
         return ""
 

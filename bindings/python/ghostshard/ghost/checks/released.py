@@ -23,6 +23,7 @@ from torch.optim import optimizer as of_torch
 from ..layout import Layout
 from ..own_part import own_part
 from ..provenance import Drawn
+from .held_settings import GRADIENTS, LEFT_OUT
 from .held_weights import HeldWeights
 
 _WAY_OUT = (
@@ -84,6 +85,8 @@ class Released:
                 if gradient is not None:
                     self._noted[id(entry.parameter)] = _Noted(entry.name, gradient, copied=copied)
         self._open = True
+        if self.weights is not None:
+            self.weights.settings.done.add(LEFT_OUT)  # until it is applied
         self._watch(optimizer)
 
     def end(self) -> None:
@@ -113,6 +116,7 @@ class Released:
             if (mine := me()) is not None and mine._stepping is sys._getframe(1):
                 if mine._open and mine.weights is not None:
                     mine.weights.note()
+                    mine.weights.settings.done.discard(LEFT_OUT)
                 mine._stepping = None
 
         self._handle = optimizer.register_step_pre_hook(before_step)
@@ -136,6 +140,13 @@ class Released:
             raise RuntimeError(f"{wrong}. Nothing of it was applied. {_WAY_OUT}")
         if self._open and not self._at_once and self.weights is not None:  # a step that moves nothing may come amid a load
             self.weights.check()
+            if self._touched():
+                self.weights.settings.done.add(GRADIENTS)
+
+    def _touched(self) -> bool:
+        """Whether some were scaled, clipped or left out."""
+        given = {id(entry.parameter) for entry in self._layout().parameters if entry.parameter.grad is not None}
+        return any(each.touched for each in self._noted.values()) or not self._noted.keys() <= given
 
     @property
     def _applying(self) -> bool:
@@ -198,6 +209,7 @@ class _Noted:
         rows = own_part(gradient)
         self._rows, self._version = rows, rows._version
         self._copy = rows.clone() if copied else None
+        self.touched = False
 
     def changed(self, gradient: torch.Tensor) -> bool:
         """Other than by a factor, or by a bound on its elements."""
@@ -207,7 +219,8 @@ class _Noted:
         before = self._copy
         if now.shape != before.shape or now.dtype != before.dtype or now.device != before.device:
             return True
-        return not (now.numel() == 0 or torch.equal(now, before) or _scaled(now, before) or _bounded(now, before))
+        self.touched = not torch.equal(now, before)
+        return self.touched and not (now.numel() == 0 or _scaled(now, before) or _bounded(now, before))
 
 
 def _closure(args: tuple, kwargs: dict) -> Any:
