@@ -299,7 +299,34 @@ def one_rank_loads_a_state(run: Run) -> None:
     run.step(2)
 
 
+def weighted_losses(run: Run, weight) -> None:
+    """weight(this rank's examples, all ranks', step) of every loss."""
+    prescribe(run.loader, ((3, 5, 4, 6, 2), (2, 4, 6, 3, 7))[dist.get_rank()])
+    for step, (x, y) in enumerate(run.loader):
+        together = torch.tensor(float(len(x)))
+        dist.all_reduce(together)
+        run.optimizer.zero_grad()
+        (run.criterion(run.module(x), y) * weight(len(x), together.item(), step)).backward()
+        run.optimizer.step()
+
+
+def losses_are_divided_by_all_ranks_examples(run: Run) -> None:
+    weighted_losses(run, lambda own, together, _: 1 / together)
+
+
+def losses_are_weighted_by_a_ranks_share(run: Run) -> None:
+    """As means over each rank's own become a mean over all."""
+    weighted_losses(run, lambda own, together, _: 2 * own / together)
+
+
+def losses_are_annealed(run: Run) -> None:
+    weighted_losses(run, lambda own, together, step: 0.9**step)
+
+
 SCENARIOS = {
+    "losses_are_divided_by_all_ranks_examples": (losses_are_divided_by_all_ranks_examples, {}),
+    "losses_are_weighted_by_a_ranks_share": (losses_are_weighted_by_a_ranks_share, {}),
+    "losses_are_annealed": (losses_are_annealed, {}),
     "one_rank_decays_weights": (one_rank_decays_weights, {}),
     "one_rank_trains_other_parameters": (one_rank_trains_other_parameters, {}),
     "one_rank_scales_its_gradients": (one_rank_scales_its_gradients, {}),

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -19,6 +18,7 @@ import torch
 from ..provenance import NoProvenance, Provenance, may_train
 from ..tensor_trees import tensors_in
 from .charges import Charges, EachDraw
+from .own_batches import OwnBatches
 from .passed_over import PassedOver
 from .presence import Presence
 
@@ -55,6 +55,10 @@ class Batches(Protocol):
 
     def check_backward(self, losses: torch.Tensor, units: int) -> None:
         """ValueError or RuntimeError unless a backward of these [units] losses may come now."""
+        ...
+
+    def met_together(self, units: int) -> None:
+        """A backward is to come, of so many units on all ranks together; 0: of one rank alone."""
         ...
 
     def went_backward(self) -> None: ...
@@ -247,6 +251,10 @@ class DrawnBatches:
             f"release of it: take one that steps by one gradient.) {OWN}"
         )
 
+    def met_together(self, units: int) -> None:
+        if self.provenance.constants is not None:
+            self._chosen(self.provenance.constants.went_with(units))
+
     def went_backward(self) -> None:
         self._waiting.popleft()
         self._done += 1
@@ -284,65 +292,4 @@ def _settings_of(sampler: Any) -> dict[str, Any]:
     return {name: getattr(sampler, name) for name in names if hasattr(sampler, name)}
 
 
-class OwnBatches:
-    """Batches of the caller's own, each step charged as if it held every example. That it holds none twice is the caller's word,
-    so more than `backwards` backwards to a step are refused, unless a BatchMemoryManager cuts a batch. A table that is an argument looks
-    like a batch, so whether inputs_may_train is the caller's word, too."""
-
-    broken = ""
-    units = places = skipped = turn = 0
-    charges = EachDraw()
-
-    def __init__(self, backwards: int = 1, *, inputs_may_train: bool = False, announced: Callable[[], bool] = lambda: False):
-        """announced() says whether the next step() only ends a part of the logical batch."""
-        self.provenance = NoProvenance()
-        self._announced = announced
-        self._inputs_may_train = inputs_may_train
-        self._backwards = backwards
-        self._done = 0
-        self._allowed = backwards
-
-    @property
-    def place(self) -> tuple[int, int, int, int, int]:
-        return 0, 0, 0, 0, self._done
-
-    def report_to(self, presence: Presence) -> None:
-        pass
-
-    def check_forward(self) -> None:
-        pass
-
-    def check_backward(self, losses: torch.Tensor, units: int) -> None:
-        if self._done >= self._allowed:
-            raise RuntimeError(
-                f"backward number {self._done + 1} in one step: an example in two of them would count twice under one noise. "
-                "Add up all losses of a batch and go backward once. If the backwards of a step are over different examples, "
-                "say how many there are with make_private(own_batches=True, accumulation_steps=k), or use a BatchMemoryManager"
-            )
-
-    def may_train(self, losses: torch.Tensor, leaf: torch.Tensor) -> bool:
-        return self._inputs_may_train and may_train(losses, leaf)
-
-    def went_backward(self) -> None:
-        self._done += 1
-
-    @property
-    def more(self) -> bool:
-        return self._done + 1 < self._backwards or self._announced()
-
-    def check_step(self) -> None:
-        pass
-
-    def stepped(self) -> None:
-        self._done, self._allowed = 0, self._backwards
-
-    def paused(self) -> None:
-        self._allowed = self._done + 1
-
-    dropped = stepped
-
-    def end(self) -> None:
-        pass
-
-
-__all__ = ["Batches", "DrawnBatches", "OwnBatches"]
+__all__ = ["OWN", "Batches", "DrawnBatches", "OwnBatches"]

@@ -115,7 +115,9 @@ class Gate:
             refuse_strangers(losses, self._layout, units, lambda leaf: self.batches.may_train(losses, leaf))
 
         first = self.batches.place[-1] == 0  # as the weights are looked at
-        return self._meet(BACKWARD, at, all_checks, news, tell=self._replicas.here if first else lambda: NONE)
+        news = self._meet(BACKWARD, at, all_checks, news, tell=self._replicas.here if first else lambda: NONE, units=units)
+        self.batches.met_together(self._agree.units)
+        return news
 
     def together(self, at: tuple[int, int], check: Callable[[], Any]) -> bool:
         """check() within a backward: if it raises on one rank, all raise. Whether it is true on any rank."""
@@ -143,6 +145,7 @@ class Gate:
 
         def all_checks() -> None:
             check()
+            self.batches.check_forward()
             self.batches.check_step()
             refuse_uncovered(self._model, self._layout, self._trained())
             self.weights.check()
@@ -153,7 +156,7 @@ class Gate:
 
     def _meet(
         self, event: int, at: tuple[int, int], check: Callable[[], Any], news: int = 0, learning_rates: float = 0.0, settings: int = 0,
-        tell: Callable[[], Replica] = lambda: NONE,
+        tell: Callable[[], Replica] = lambda: NONE, units: int = 0,
     ) -> int:  # fmt: skip
         self._refuse_copies()  # before it talks in the place of the first
         wrong, replica = None, NONE
@@ -163,7 +166,7 @@ class Gate:
         except Exception as error:  # whatever it is, the other ranks wait for this one
             wrong = error
         place = (*at, *self.batches.place, self.batches.skipped, self._layout.digest_of_trainable(), settings)
-        return self._agree(event, place, (*self._terms(), learning_rates), wrong, news, replica)
+        return self._agree(event, place, (*self._terms(), learning_rates), wrong, news, replica, units)
 
     def _refuse_apart(self, event: int, found: Sequence[Replica]) -> None:
         (self._twins if event == FORWARD else self._replicas).refuse_apart(found)

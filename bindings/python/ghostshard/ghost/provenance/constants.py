@@ -15,14 +15,13 @@ ReadInt, and are known again after plain arithmetic, also in later draws.
 from __future__ import annotations
 
 import collections
-import math
 import os
 from typing import Any
 
 import numpy as np
 import torch
 
-from .counts import COUNTED, Lines
+from .counts import COUNTED, AmongRanks, Lines, follows
 from .courses import Courses
 from .decisions import COMPARISONS, deciding
 from .opened import contents
@@ -31,7 +30,6 @@ from .summaries import Reads
 
 _MOST = 1 << 16  # elements of a tensor of which a copy is kept; of larger ones, a few sums
 _SCALING = set("mul multiply div divide true_divide truediv floordiv floor_divide pow".split()) | {"the loss", "the criterion"}
-_POWERS = (1.0, -1.0, 0.5, -0.5, 2.0, -2.0)
 _LATER = "Read numbers of a batch when its loss is formed (loss = criterion(...) comes first, then metrics, then backward())"
 
 
@@ -45,7 +43,7 @@ class Constants:
         # By place and number of dimensions: which of them cannot be the examples', as batches of several showed
         self._not_rows: dict[Any, set[int]] = {}
         self._counted: dict[Any, tuple[int, int]] = {}
-        self.lines = Lines()
+        self.lines, self._among_ranks = Lines(), AmongRanks()
         self._padded: set[int] = set()  # places in `extents`
         self.padded_left: set[int] = set()
         self.starts: dict[tuple, tuple[int, int, int]] = {}  # of padded.py
@@ -78,6 +76,7 @@ class Constants:
         self._empty = self._empty and units == 0
         self._units = units
         self.courses.begin(units)
+        self._among_ranks.begin()
         self.extents = self._of_lists = ()
         self._times.clear()
 
@@ -91,6 +90,11 @@ class Constants:
         line = ("count", name, *place_of_loop())
         self._times[line] += 1
         return COUNTED.format(name) if self.lines.goes_with_count((*line, self._times[line]), self._units, value) else ""
+
+    def went_with(self, units: int) -> str:
+        """Why a number that met the batch follows from how many examples all ranks have together; "" if none is known to."""
+        place = self._among_ranks.found(self._units, units)
+        return COUNTED.format(f"{place[0]} ({os.path.basename(place[1])}:{place[2]})") if place else ""
 
     def was_read(self, how: str) -> None:
         self.courses.was_read(how)
@@ -111,6 +115,7 @@ class Constants:
         before, units, hits, of_extents = self._known.get(place, (None, 0, 0, 0))
         extents = self._extents.get(place, ())
         same = bool(before is not None and _same(before, kept))
+        self._among_ranks.note(place, _number(kept))
         was = _number(before)
         if not same and isinstance(was, (int, float)) and was == 0 and line not in self._left_0:
             self.opened = True
@@ -141,17 +146,17 @@ class Constants:
             self._known[place] = before, self._units, 0, 0  # as far as it is known
         if isinstance(value, (int, float)) and self.lines.goes_with_count(place, self._units, value):
             return COUNTED.format(name)
-        of_count = isinstance(value, (int, float)) and _follows(before, units, value, self._units)
+        of_count = isinstance(value, (int, float)) and follows(before, units, value, self._units) is not None
         if of_count and hits:  # once may be chance
             return COUNTED.format(name)
         one, two = (_number(each) for each in (before, kept))
-        of_lists = any(_follows(one, then, two, now) for then, now in zip(lists, self._of_lists))
+        of_lists = any(follows(one, then, two, now) is not None for then, now in zip(lists, self._of_lists))
         if of_lists and hits:
             return f"{name} met a number that goes with how many entries the batch's lists have: take each example's own number, or a constant"
         found = []
         if name in _SCALING or isinstance(value, torch.Tensor):
             both = zip(extents, self.extents)
-            found = [each for each in both if any(_follows(one, each[0] + shift, two, each[1] + shift) for shift in (0, -1, 1))]
+            found = [each for each in both if any(follows(one, each[0] + shift, two, each[1] + shift) is not None for shift in (0, -1, 1))]
         if found and of_extents:
             if all(each == (units, self._units) for each in found):
                 return COUNTED.format(name)
@@ -260,15 +265,6 @@ def _of_places(value: torch.Tensor) -> bool:
 
 def _number(kept: Any) -> Any:
     return kept.item() if isinstance(kept, torch.Tensor) and kept.numel() == 1 and not kept.is_complex() else kept
-
-
-def _follows(one: Any, units: int, two: Any, units_now: int) -> bool:
-    """A power of the number of examples, times a constant."""
-    numbers = isinstance(one, (int, float)) and isinstance(two, (int, float))
-    if units == units_now or units * units_now <= 0 or not numbers or one * two <= 0 or math.isinf(one * two):
-        return False
-    power = math.log(two / one) / math.log(units_now / units)
-    return any(abs(power - each) < 1e-6 for each in _POWERS)
 
 
 # Numbers that were read -------------------------------------------------------------------------------------------------
