@@ -32,6 +32,7 @@ SENTENCES = {
     "one_rank_learns_faster": ("learning rates together 0.1)", "learning rates together 0.2)"),
     "one_rank_decays_weights": ("settings of the optimizer by their digest", "other settings of the optimizer alike"),
     "one_rank_trains_other_parameters": ("settings of the optimizer by their digest", "other settings of the optimizer alike"),
+    "one_rank_trains_in_evaluation_mode": ("modules in training mode by their digest", "the same modules in training mode"),
     "one_rank_loads_another_checkpoint": ("must load one and the same checkpoint", "the checkpoint's step and charges on rank 1"),
     "one_rank_shuffles_its_items": ("items of the data set by their digest", "passes over the loader 2"),
     "one_rank_shuffles_the_items_of_a_manager": ("items of the data set by their digest", "passes over the loader 2"),
@@ -57,7 +58,7 @@ def test_all_ranks_say_why(said, kind, name):
     assert said[f"{kind} {name}, seconds"] < SECONDS
 
 
-@pytest.mark.parametrize("name", ["one_rank_scales_its_gradients", "one_rank_loads_weights_before_the_first_step"])
+@pytest.mark.parametrize("name", ["one_rank_scales_its_gradients", "one_rank_loads_weights_before_the_first_step", "one_rank_loads_frozen_weights_before_the_first_step"])
 def test_replicas_that_come_apart_are_refused(said, name):
     """The parts of a sharded model have no twins."""
     assert all("rank 0 and rank 1 hold the same part of the model, and their weights have come apart" in sentence for sentence in said[f"replicas {name}"])

@@ -142,6 +142,20 @@ def one_rank_loads_weights_before_the_first_step(run: Run) -> None:
     run.step(2)
 
 
+def one_rank_loads_frozen_weights_before_the_first_step(run: Run) -> None:
+    frozen = next(run.model.parameters()).requires_grad_(False)
+    if dist.get_rank() == 1:
+        with torch.no_grad():
+            (frozen.to_local() if isinstance(frozen, DTensor) else frozen).normal_()
+    hand_out(run.loader, 2)
+    run.step(2)
+
+
+def one_rank_trains_in_evaluation_mode(run: Run) -> None:
+    """After an evaluation of its own."""
+    two_steps(run, run.model.eval)
+
+
 def one_rank_loads_another_checkpoint(run: Run) -> None:
     """Both of no step; of a run whose accountant had charges of others."""
     state = run.engine.state_dict()
@@ -331,6 +345,8 @@ SCENARIOS = {
     "one_rank_trains_other_parameters": (one_rank_trains_other_parameters, {}),
     "one_rank_scales_its_gradients": (one_rank_scales_its_gradients, {}),
     "one_rank_loads_weights_before_the_first_step": (one_rank_loads_weights_before_the_first_step, {}),
+    "one_rank_loads_frozen_weights_before_the_first_step": (one_rank_loads_frozen_weights_before_the_first_step, {}),
+    "one_rank_trains_in_evaluation_mode": (one_rank_trains_in_evaluation_mode, {}),
     "one_rank_loads_another_checkpoint": (one_rank_loads_another_checkpoint, {}),
     "one_rank_freezes_a_layer": (one_rank_freezes_a_layer, {}),
     "one_rank_loads_a_state": (one_rank_loads_a_state, {}),

@@ -23,6 +23,7 @@ _NAMES = (
     "nothing: it has left its loop over the private loader (break, return, an error that was caught)",
 )  # fmt: skip
 _PLACES = ("step", "attempt", "items of the data set by their digest", "passes over the loader", "draws begun", "batches handed out", "batches gone backward", "draws passed over", "parameters that train by their digest", "settings of the optimizer by their digest")
+_MODES = "modules in training mode by their digest"  # the last of them, before a backward
 _TERMS = ("clip norm", "noise multiplier", "learning rates together")
 
 
@@ -32,6 +33,7 @@ class Agreement:
     def __init__(self, control: Any, refuse_apart: Callable[[int, Sequence[Replica]], None] = lambda *_: None):
         self._control, self._refuse_apart = control, refuse_apart
         self.presence = Presence(control, self._without_this_rank)
+        self.several = control is not None
         self.units = 0  # of all ranks, as they told them at the latest event
 
     def elsewhere(self, event: int, wrong: Exception | None = None, news: int = 0) -> int:
@@ -75,7 +77,7 @@ class Agreement:
             raise RuntimeError(
                 f"the ranks are not at the same place of the run: rank 0 is at {_described(every[0])}; rank {others[0]} at "
                 f"{_described(every[others[0]])}. Every rank takes every batch of its loader, empty ones too, calls backward "
-                "and step() equally often, leaves the loop where the others leave it, has the data set in their order, trains the same parameters, and changes clip norm, noise multiplier, learning rates and other settings of the optimizer alike. A "
+                "and step() equally often, leaves the loop where the others leave it, has the data set in their order, trains the same parameters and the same modules in training mode, and changes clip norm, noise multiplier, learning rates and other settings of the optimizer alike. A "
                 "sharded model is evaluated and saved by all ranks together. Nothing of this was released"
             )
         told = [each[alike:].tolist() for each in every]
@@ -109,8 +111,9 @@ def _described(found: torch.Tensor) -> str:
     if event in (EVALUATION, SAVING, LEFT):
         return _NAMES[event]
     given = given[: len(_PLACES) + len(_TERMS)]
+    places = (*_PLACES[:-1], _MODES) if event == BACKWARD else _PLACES
     values = [*given[: len(_PLACES)], *map(_number, given[len(_PLACES) :])]
-    return f"{_NAMES[event]} ({', '.join(f'{name} {value}' for name, value in zip(_PLACES + _TERMS, values, strict=True))})"
+    return f"{_NAMES[event]} ({', '.join(f'{name} {value}' for name, value in zip(places + _TERMS, values, strict=True))})"
 
 
 __all__ = ["BACKWARD", "EVALUATION", "FORWARD", "SAVING", "STEP", "Agreement"]

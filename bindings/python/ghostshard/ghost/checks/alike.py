@@ -79,6 +79,11 @@ def digest_of_settings(optimizer: Any, engine: Any) -> int:
     return int(_hash(repr((_settings_of(optimizer), _members_of(optimizer, engine.layout))).encode())[:15], 16)
 
 
+def digest_of_modes(model: nn.Module) -> int:
+    """Likewise of which modules are in training mode: after an evaluation by one rank alone it would train without dropout."""
+    return int(_hash(bytes(module.training for module in model.modules()))[:15], 16)
+
+
 def _settings_of(optimizer: Any) -> list[dict[str, Any]]:
     """Of each group, plain values alone: the replicas of a model would come apart if they differed, and the parts of a sharded one be trained by different rules."""
     plain = (bool, int, float, str, tuple, type(None))
@@ -111,4 +116,4 @@ def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-__all__ = ["digest_of_settings", "parts_of", "together"]
+__all__ = ["digest_of_modes", "digest_of_settings", "parts_of", "together"]

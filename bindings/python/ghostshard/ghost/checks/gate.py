@@ -15,6 +15,7 @@ from ..layout import Layout
 from ..provenance import NoProvenance, Provenance, guard
 from ..ranks import Ranks, world_size
 from .agreement import BACKWARD, EVALUATION, FORWARD, SAVING, STEP, Agreement
+from .alike import digest_of_modes
 from .batches import Batches
 from .held_weights import HeldWeights
 from .parameters import no_gradients_of_autograd, refuse_strangers, refuse_uncovered
@@ -115,7 +116,8 @@ class Gate:
             refuse_strangers(losses, self._layout, units, lambda leaf: self.batches.may_train(losses, leaf))
 
         first = self.batches.place[-1] == 0  # as the weights are looked at
-        news = self._meet(BACKWARD, at, all_checks, news, tell=self._replicas.here if first else lambda: NONE, units=units)
+        modes = digest_of_modes(self._model) if first and self._agree.several else 0
+        news = self._meet(BACKWARD, at, all_checks, news, settings=modes, tell=self._replicas.here if first else lambda: NONE, units=units)
         self.batches.met_together(self._agree.units)
         return news
 

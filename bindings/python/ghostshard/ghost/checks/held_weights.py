@@ -122,10 +122,10 @@ class HeldWeights:
         if self.states.were_set():
             self.settings.done.add(STATES)
 
-    def sample_of_trainable(self) -> torch.Tensor:
+    def sample_of_trainable(self, *, frozen_too: bool) -> torch.Tensor:
         """Of the parameters that train: as they were looked at last, or now."""
         sample = self._now() if self._kept is None else self._kept
-        parts = [part for entry, part in zip(self._layout.parameters, sample.of_each(), strict=True) if entry.parameter.requires_grad]
+        parts = [part for entry, part in zip(self._layout.parameters, sample.of_each(), strict=True) if frozen_too or entry.parameter.requires_grad]
         return torch.cat(parts) if parts else sample.values[:0]
 
     def tolerance(self, of_float32: float, of_halves: float) -> float:

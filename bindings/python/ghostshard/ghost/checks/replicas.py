@@ -27,13 +27,14 @@ class Replicas:
     def __init__(self, ranks: Ranks, weights: HeldWeights):
         replicates, shards, parts = ranks.shape
         self._part = ranks.rank % (shards * parts) if replicates > 1 else -1
-        self._weights = weights
+        self._weights, self._frozen_too = weights, True  # at first: what changes frozen ones later is refused on its rank
         self._signs = torch.empty(0, dtype=torch.float64)
 
     def here(self) -> Replica:
         if self._part < 0:
             return NONE
-        values = self._weights.sample_of_trainable().double().cpu()
+        values = self._weights.sample_of_trainable(frozen_too=self._frozen_too).double().cpu()
+        self._frozen_too = False
         if len(self._signs) != len(values):
             self._signs = torch.randint(0, 2, values.shape, generator=torch.Generator().manual_seed(_SEED)).double() * 2 - 1
         return self._part, float(values @ self._signs), float(values.norm())
