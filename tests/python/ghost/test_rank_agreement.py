@@ -13,7 +13,7 @@ PLACE = (3, 0, 7, 2, 4, 1, 0, 0, 5, 6)
 TERMS = (0.5, 1.25, 0.01)
 BITS = struct.unpack("<qqq", struct.pack("<ddd", *TERMS))
 HERE = (*PLACE, *BITS)
-NO_WEIGHTS = (-1, 0, 0, 0)  # that another rank has, too, nor units
+NO_WEIGHTS = (-1, 0, 0, 0, 0, 0)  # that another rank has, too, nor units, nor numbers that were read
 
 
 def meet(monkeypatch, other, sentence=None, **mine):

@@ -10,6 +10,7 @@ from launch import HERE, run_ranks
 
 SECONDS = 10  # of a scenario, the steps before included: far below one if the machine is not busy
 APART = "the ranks are not at the same place of the run"
+BROUGHT = "the learning rate follows from a number that the ranks read from private batches and brought together"
 COUNTED = "met a number that goes with how many examples were drawn"
 WRITTEN = "0.weight' is not what the last step of the private optimizer made of it"
 
@@ -44,6 +45,9 @@ SENTENCES = {
     "weights_are_put_back": ("nothing", "nothing"),
     "losses_are_divided_by_all_ranks_examples": (COUNTED, COUNTED),
     "losses_are_weighted_by_a_ranks_share": (COUNTED, COUNTED),
+    "a_plateau_of_all_ranks_losses": (BROUGHT, BROUGHT),
+    "a_plateau_of_what_objects_brought": (BROUGHT, BROUGHT),
+    "a_plateau_of_public_losses": ("nothing", "nothing"),
     "losses_are_annealed": ("nothing", "nothing"),
     "three_pieces_and_two": (APART, APART),
     "two_and_one_against_one_and_two": (APART, APART),

@@ -337,7 +337,48 @@ def losses_are_annealed(run: Run) -> None:
     weighted_losses(run, lambda own, together, step: 0.9**step)
 
 
+def scheduled(run: Run, metric) -> None:
+    """By metric(losses of a pass)."""
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(run.optimizer)
+    prescribe(run.loader, ((3, 5, 4), (4, 2, 6))[dist.get_rank()])
+    for _ in range(4):
+        losses = []
+        for x, y in run.loader:
+            run.optimizer.zero_grad()
+            loss = run.criterion(run.module(x), y)
+            loss.backward()
+            run.optimizer.step()
+            losses.append(loss.item())
+        scheduler.step(metric(losses))
+
+
+def a_plateau_of_all_ranks_losses(run: Run) -> None:
+    def metric(losses) -> float:
+        mean = torch.tensor(sum(losses) / len(losses))
+        dist.all_reduce(mean)
+        return mean.item() / dist.get_world_size()
+
+    scheduled(run, metric)
+
+
+def a_plateau_of_what_objects_brought(run: Run) -> None:
+    def metric(losses) -> float:
+        every: list = [None] * dist.get_world_size()
+        dist.all_gather_object(every, float(losses[-1]))
+        return sum(every)
+
+    scheduled(run, metric)
+
+
+def a_plateau_of_public_losses(run: Run) -> None:
+    generator = torch.Generator().manual_seed(5)
+    scheduled(run, lambda _: torch.rand((), generator=generator).item())
+
+
 SCENARIOS = {
+    "a_plateau_of_all_ranks_losses": (a_plateau_of_all_ranks_losses, {}),
+    "a_plateau_of_what_objects_brought": (a_plateau_of_what_objects_brought, {}),
+    "a_plateau_of_public_losses": (a_plateau_of_public_losses, {}),
     "losses_are_divided_by_all_ranks_examples": (losses_are_divided_by_all_ranks_examples, {}),
     "losses_are_weighted_by_a_ranks_share": (losses_are_weighted_by_a_ranks_share, {}),
     "losses_are_annealed": (losses_are_annealed, {}),

@@ -70,6 +70,7 @@ class GhostOptimizer(SetOnce, PartsOfAStep, DPOptimizerFastGradientClipping):
         _watch_plateaus()
         watch_schedulers()
         self.engine = engine
+        self.metrics: list[float] = []  # that schedules were given since the ranks met
         self.adapted: float | None = None  # the clip norm, as it follows from what was released
         self.charges: Callable[[], int] = lambda: 0  # of the run
         self.owes: Callable[[int], None] = lambda charges: None  # so many, of the run whose state is loaded
@@ -270,6 +271,8 @@ def _watch_plateaus() -> None:
         if isinstance(self.optimizer, GhostOptimizer):
             summaries = given.setdefault(self, Summaries(READS))
             _refuse_read("learning rate", Read(metrics) if summaries.refuses(float(metrics)) else metrics)
+            self.optimizer.metrics.append(float(metrics))
+            del self.optimizer.metrics[:-64]  # of one rank alone nobody asks
         step(self, metrics, *args, **kwargs)
 
     setattr(watched, _WATCHED, True)

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from ...lost_ranks import answered
 from .presence import Presence
+from .read_together import NOTHING_READ
 from .replicas import NONE, Replica
 
 FORWARD, BACKWARD, STEP, EVALUATION, SAVING, LEFT = range(6)
@@ -35,6 +36,7 @@ class Agreement:
         self.presence = Presence(control, self._without_this_rank)
         self.several = control is not None
         self.units = 0  # of all ranks, as they told them at the latest event
+        self.reads: list[tuple[float, float]] = []  # of each
 
     def elsewhere(self, event: int, wrong: Exception | None = None, news: int = 0) -> int:
         """Of all ranks together, at no place of the run. RuntimeError on all of them if some are not at this event. A collective."""
@@ -46,24 +48,26 @@ class Agreement:
             self._compare(LEFT, *_NOWHERE)
 
     def __call__(
-        self, event: int, place: Sequence[int], terms: Sequence[float], wrong: Exception | None = None, news: int = 0, replica: Replica = NONE, units: int = 0
-    ) -> int:
+        self, event: int, place: Sequence[int], terms: Sequence[float], wrong: Exception | None = None, news: int = 0, replica: Replica = NONE, units: int = 0,
+        reads: tuple[float, float] = NOTHING_READ,
+    ) -> int:  # fmt: skip
         """Raises `wrong`, this rank's own error, or RuntimeError on all ranks if another has one, is elsewhere, or has other terms. A
         collective.
 
-        place, terms: as _PLACES and _TERMS name them. news: bits. Returns those that any rank has. replica: of this rank's weights, or of its batch. units: that this rank has.
+        place, terms: as _PLACES and _TERMS name them. news: bits. Returns those that any rank has. replica: of this rank's weights, or of its batch. units: that this rank has. reads: that it read last.
         """
         if self._control is None:
             if wrong is not None:
                 raise wrong
             return news
         self.presence.arrives()
-        return self._compare(event, place, terms, wrong, news, replica, units)
+        return self._compare(event, place, terms, wrong, news, replica, units, reads)
 
     def _compare(
-        self, event: int, place: Sequence[int], terms: Sequence[float], wrong: Exception | None = None, news: int = 0, replica: Replica = NONE, units: int = 0
-    ) -> int:
-        own = [news, replica[0], *map(_bits, replica[1:]), units]
+        self, event: int, place: Sequence[int], terms: Sequence[float], wrong: Exception | None = None, news: int = 0, replica: Replica = NONE, units: int = 0,
+        reads: tuple[float, float] = NOTHING_READ,
+    ) -> int:  # fmt: skip
+        own = [news, replica[0], *map(_bits, replica[1:]), units, *map(_bits, reads)]
         mine = torch.tensor([wrong is not None, event, *place, *map(_bits, terms), *own])
         every = [torch.empty_like(mine) for _ in range(dist.get_world_size(self._control))]
         with answered():
@@ -81,8 +85,8 @@ class Agreement:
                 "sharded model is evaluated and saved by all ranks together. Nothing of this was released"
             )
         told = [each[alike:].tolist() for each in every]
-        self._refuse_apart(event, [(part, _number(total), _number(norm)) for _, part, total, norm, _ in told])
-        self.units = sum(each[-1] for each in told)
+        self._refuse_apart(event, [(part, _number(total), _number(norm)) for _, part, total, norm, *_ in told])
+        self.units, self.reads = sum(each[4] for each in told), [(_number(first), _number(last)) for *_, first, last in told]
         return functools.reduce(operator.or_, (each[0] for each in told))
 
     def _raise_the_first(self, wrong: Exception | None) -> None:

@@ -61,6 +61,10 @@ class Batches(Protocol):
         """A backward is to come, of so many units on all ranks together; 0: of one rank alone."""
         ...
 
+    def will_refuse(self, why: str) -> None:
+        """The next event is refused, where all ranks learn of it, unless the user vouched for it."""
+        ...
+
     def went_backward(self) -> None: ...
 
     @property
@@ -201,9 +205,9 @@ class DrawnBatches:
             )
 
     def _passed_over(self) -> None:
-        self._chosen(self._skips.passed(self._units, self.provenance.constants.read if self.provenance.constants is not None else ""))
+        self.will_refuse(self._skips.passed(self._units, self.provenance.constants.read if self.provenance.constants is not None else ""))
 
-    def _chosen(self, why: str) -> None:
+    def will_refuse(self, why: str) -> None:
         if not self._allow_vouched:
             self.broken = self.broken or why
 
@@ -253,7 +257,7 @@ class DrawnBatches:
 
     def met_together(self, units: int) -> None:
         if self.provenance.constants is not None:
-            self._chosen(self.provenance.constants.went_with(units))
+            self.will_refuse(self.provenance.constants.went_with(units))
 
     def went_backward(self) -> None:
         self._waiting.popleft()
@@ -272,7 +276,7 @@ class DrawnBatches:
 
     def stepped(self) -> None:
         self._fate = "the last draw has had its step"
-        self._chosen(self._skips.stepped(self._units))
+        self.will_refuse(self._skips.stepped(self._units))
 
     def paused(self) -> None:
         pass

@@ -19,6 +19,7 @@ from .alike import digest_of_modes
 from .batches import Batches
 from .held_weights import HeldWeights
 from .parameters import no_gradients_of_autograd, refuse_strangers, refuse_uncovered
+from .read_together import NOTHING_READ, WHY, ReadTogether
 from .replicas import NONE, Replica, Replicas
 from .twins import Twins
 
@@ -44,6 +45,7 @@ class Gate:
         self.weights = HeldWeights(layout, model)
         self._replicas, self._twins = Replicas(ranks, self.weights), Twins(ranks)
         self._agree = Agreement(ranks.control, self._refuse_apart)
+        self._read_together = ReadTogether()
         self._communicates = communicates and ranks.control is not None
         self._process, self._world = os.getpid(), world_size()
         self._batches: Batches | None = None
@@ -168,7 +170,12 @@ class Gate:
         except Exception as error:  # whatever it is, the other ranks wait for this one
             wrong = error
         place = (*at, *self.batches.place, self.batches.skipped, self._layout.digest_of_trainable(), settings)
-        return self._agree(event, place, (*self._terms(), learning_rates), wrong, news, replica, units)
+        in_step = event in (BACKWARD, STEP) and self._agree.several
+        reads = self._read_together.here() if in_step else NOTHING_READ
+        news = self._agree(event, place, (*self._terms(), learning_rates), wrong, news, replica, units, reads)
+        if in_step and self._read_together.refuses(self._agree.reads, self.weights.settings.given()):
+            self.batches.will_refuse(WHY)
+        return news
 
     def _refuse_apart(self, event: int, found: Sequence[Replica]) -> None:
         (self._twins if event == FORWARD else self._replicas).refuse_apart(found)

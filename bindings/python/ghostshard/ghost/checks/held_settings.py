@@ -100,6 +100,14 @@ class HeldSettings:
         self._optimizer = weakref.ref(optimizer)
         self._held.clear()
 
+    def given(self) -> list[float]:
+        """Numbers that schedules of the optimizer got since this was asked last."""
+        optimizer = self._optimizer()
+        found = [] if optimizer is None else list(optimizer.metrics)
+        if found:
+            optimizer.metrics.clear()
+        return found
+
     def check(self, passes: int, units: int = 0, places: int = 0) -> None:
         """Before every release. ValueError if a setting follows from values of private batches. passes: over the loader. units, places: of this draw, and how
         many places its examples have together."""

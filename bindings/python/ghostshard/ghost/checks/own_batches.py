@@ -53,6 +53,9 @@ class OwnBatches:
     def met_together(self, units: int) -> None:
         pass
 
+    def will_refuse(self, why: str) -> None:
+        pass
+
     def went_backward(self) -> None:
         self._done += 1
 
