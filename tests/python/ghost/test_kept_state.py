@@ -1,6 +1,7 @@
 """Models and criterions that keep things between batches: what follows from examples stays out of later batches' gradients."""
 
 import collections
+import copy
 
 import numpy as np
 import pytest
@@ -86,6 +87,29 @@ CARRIED = {
 def test_what_a_model_carries_to_the_next_batch_is_refused(make):
     run = Run(model=make())
     with pytest.raises(RuntimeError, match="outputs for the next batch follow from it|outputs changed with the inputs of others"):
+        passes(run)
+    assert run.charged == 0
+
+
+def where_gradients_are_kept(make):
+    """The model keeps nothing of a forward without them."""
+    model = make()
+
+    class Gated(type(model)):
+        def forward(self, x):
+            before = copy.deepcopy(self.kept)
+            out = super().forward(x)
+            self.kept = self.kept if torch.is_grad_enabled() else before
+            return out
+
+    model.__class__ = Gated
+    return model
+
+
+@pytest.mark.parametrize("make", [each for name, each in CARRIED.items() if name != "outside"], ids=[name for name in CARRIED if name != "outside"])
+def test_so_is_what_it_carries_where_gradients_are_kept_alone(make):
+    run = Run(model=where_gradients_are_kept(make))
+    with pytest.raises(RuntimeError, match="outputs for the next batch follow from it"):
         passes(run)
     assert run.charged == 0
 

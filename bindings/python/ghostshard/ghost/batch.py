@@ -35,6 +35,7 @@ class Inputs:
     own: tuple[torch.Tensor, ...] = ()  # arguments that have a row for each of the batch's, as the loader's do: no places, whatever their values are
     forward: object = field(default_factory=object)  # which one, for marks in the autograd graph
     buffers: dict[tuple[int, str], tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)  # the model's before (checks/held_buffers.py)
+    keeps: bool = False  # a forward that is recorded sets attributes of the model
     nobodys: torch.Tensor | None = None  # [0] losses of its outputs, if the draw has no example
     earlier: list[Inputs] = field(default_factory=list)  # of the forwards before it in the same microbatch
     was: Any = None  # how the model was after the forward (checks/seen.py)

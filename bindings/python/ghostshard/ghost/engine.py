@@ -127,7 +127,7 @@ class GhostEngine:
     @property
     def recording(self) -> bool:
         """A trainable layer that is called now is part of a private step."""
-        return self._enabled and torch.is_grad_enabled()
+        return self._enabled and torch.is_grad_enabled() and not self._patches.repeating
 
     @property
     def session(self) -> Any:

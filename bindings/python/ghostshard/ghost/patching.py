@@ -17,6 +17,7 @@ from .checks.guard import Guard, warn_of_uncovered
 from .checks.padded_gradients import mark_nodes
 from .checks.padding import padding_of
 from .checks.parameters import refuse_complex
+from .checks.state import marks_of
 from .layout import Layout, original_class, own_parameters
 from .loss import PrivateLoss
 from .nobody import joined
@@ -31,6 +32,7 @@ from .tensor_trees import mapped, tensors_in
 from .transformers_losses import logits_of
 
 _TOKEN = "ghostshard: forward"
+_LOOKED_ON = 3  # forwards: a model that keeps something does so from the first on
 _DIVISOR = ("num_items_in_batch",)  # of Transformers' own losses, in whose place ours are formed
 
 
@@ -38,7 +40,7 @@ def _idle_patches() -> PatchedModel:
     """Of a model that was copied, or saved whole: it is not private, so its hooks belong to an object that knows no engine."""
     idle = object.__new__(PatchedModel)
     idle._engine = idle._transformer = idle._given = idle.own_loss = None
-    idle._repeating = False
+    idle.repeating = False
     idle._batch_first = True
     return idle
 
@@ -77,7 +79,8 @@ class PatchedModel:
         self._masking = masking(model)
         self._given: batch.Inputs | None = None  # of the last forward
         self._padding: tuple = ()  # of the last forward's examples
-        self._repeating = self._divided = False
+        self.repeating = self._divided = self._keeps = False
+        self._looked_on, self._marks = 0, None  # recorded forwards whose attributes were compared, and what they were before the one at hand
         self._handles: list = []
         self._patched: list[nn.Module] = []
         self._replaced: list[tuple[nn.Module, str]] = []  # methods of instances
@@ -158,11 +161,11 @@ class PatchedModel:
 
     def again(self, *args: Any, **kwargs: Any) -> Any:
         """The model's forward within a backward, which records nothing and leaves the last forward's inputs as they are."""
-        self._repeating = True
+        self.repeating = True
         try:
             return self._model(*args, **kwargs)
         finally:
-            self._repeating = False
+            self.repeating = False
 
     def __reduce__(self) -> tuple:
         return _idle_patches, ()
@@ -171,7 +174,7 @@ class PatchedModel:
         engine = self._engine
         if engine is not None and not torch.compiler.is_compiling():
             engine.run.thread.check()
-        if engine is not None and not self._repeating:
+        if engine is not None and not self.repeating:
             if not torch.compiler.is_compiling():
                 engine.run.thread.begin_forward()
             engine.meet((args, kwargs))
@@ -212,7 +215,7 @@ class PatchedModel:
         return given_back
 
     def _before_forward(self, module: nn.Module, args: tuple, kwargs: dict) -> tuple | None:
-        if self._repeating:
+        if self.repeating:
             return None
         engine = self._engine
         if engine is not None and engine.recording and self._transformer is not None:
@@ -232,12 +235,14 @@ class PatchedModel:
             if engine.recording:
                 given.padding, given.listed, given.buffers = self._padding, engine.provenance.listed, engine.weights.buffers.before
                 given.own, given.divided, given.known_lengths = engine.provenance.own, self._divided, engine.provenance.lengths
+                looks_on = self._looked_on < _LOOKED_ON and not self._keeps and not torch.compiler.is_compiling()
+                self._marks = marks_of(self._model) if looks_on else None
                 self.own_loss.begin(given)
             engine.begin_forward(given)
         return given.args, given.kwargs
 
     def _after_forward(self, _module: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
-        if self._repeating:
+        if self.repeating:
             return output
         engine, given = self._engine, self._given
         if engine is not None:
@@ -253,6 +258,9 @@ class PatchedModel:
             if engine is not None:
                 engine.weights.end_forward()
             return output
+        if self._marks is not None:
+            self._looked_on, self._keeps, self._marks = self._looked_on + 1, marks_of(self._model) != self._marks, None
+        given.keeps = self._keeps
         self._mark(output, (args, kwargs))
         losses = None if self._transformer is None else self.own_loss.losses(output, given, engine.loss_reduction)
         if losses is None:

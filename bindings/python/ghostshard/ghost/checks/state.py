@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import copy
 import functools
+import itertools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -80,6 +81,21 @@ class Attributes:
                 of[name] = value
 
 
+def marks_of(model: nn.Module) -> list[tuple]:
+    """What shows, without a look at values, that plain attributes were set: which objects they are, and how often tensors were written to. Counters aside."""
+    return [(name, _mark(value)) for module in model.modules() for name, value in vars(module).items() if name not in _OF_TORCH and type(value) not in _COUNTERS]
+
+
+def _mark(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return id(value), value._version
+    if isinstance(value, (list, collections.deque, dict)):
+        inside = itertools.islice(value.values() if isinstance(value, dict) else value, _MOST)
+        return id(value), len(value), tuple(_mark(each) for each in inside if type(each) not in _COUNTERS)
+    return value if type(value) is float else id(value)
+
+
+_COUNTERS, _MOST = (int, bool, str), 64
 _OF_TORCH = frozenset(vars(nn.Module())) | {"forward"}
 
 
@@ -139,4 +155,4 @@ def _close(one: torch.Tensor, two: torch.Tensor) -> bool:
     return torch.allclose(one, two, rtol=1e-4, atol=1e-6, equal_nan=True) if floating else torch.equal(one, two)
 
 
-__all__ = ["Attributes", "State", "alike"]
+__all__ = ["Attributes", "State", "alike", "marks_of"]

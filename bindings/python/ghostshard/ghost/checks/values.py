@@ -42,13 +42,14 @@ class Repeat:
     refusals: list[str] = field(default_factory=list)  # of the model, if it took no other inputs
     places: tuple[torch.Tensor, ...] = ()  # arguments that stay in every exchange, beside those that look like places
     own_loss: Any = None  # forms the losses that go backward (own_loss.py), if they are the model's own
+    graded: bool = False  # the forward keeps gradients, as the recorded one did: some models keep their batch then alone
     in_step: InStep | None = None  # of a forward that communicates, within reaches_others()
 
     def reaches_others(self, chosen: torch.Tensor, highest: Callable[[list[int]], list[int]] = list) -> int:
         """MIXED if the inputs of the chosen units, or of the rest, or how many there are, move outputs of the others; KEPT if they move
         buffers; CARRIED if they move the outputs of the forward that follows; PADDED if how far the batch is padded does; UNKNOWN if the model takes no other inputs. chosen: bool [units].
 
-        Nine forwards without gradients, from the same state, and two more for each way in which a batch can be paired anew. If a forward communicates, a collective: highest() gives the largest of all
+        Nine forwards without gradients (five more with them of a model that sets attributes), from the same state, and two more for each way in which a batch can be paired anew. If a forward communicates, a collective: highest() gives the largest of all
         ranks' numbers, so that all make as many forwards. A rank whose model refuses one of them makes up for it.
         """
         if self.communicates and self.in_step is None:
@@ -65,11 +66,14 @@ class Repeat:
                         stays = self._longest(len(chosen)) if longest_stays else torch.zeros_like(chosen)
                         other = self.tried(lambda stays=stays: self._among_others(chosen, (state, kept), wrote, mirrored=False, stays=stays), 5)
                         found = other if found is None else found
+                keeping = replace(self, graded=True) if found is not None and not found[2] and self.inputs.keeps and not self.communicates else self
+                if keeping.graded:
+                    found = keeping.tried(lambda: keeping._among_others(chosen, (state, kept), wrote, mirrored=True), 5) or found
                 unknown, moved, mixed, carried, packed = highest([found is None, *(found or (0, 0, 0)), self._packing is not None])
                 if unknown:
                     return UNKNOWN
                 if carried:  # a model that counts its calls, out of our sight, gives other outputs every time
-                    carried = highest([bool(self.tried(lambda: self._carries(chosen, (state, kept)), 4))])[0]
+                    carried = highest([bool(self.tried(lambda: keeping._carries(chosen, (state, kept)), 4))])[0]
                 if mixed or (not packed and highest([self._counts(len(self._of_rows(chosen)), (state, kept), highest)])[0]):
                     return MIXED
                 if self._looks_up_rows(chosen, (state, kept), highest):
@@ -102,7 +106,7 @@ class Repeat:
             return None
 
     def once(self, *args: Any, **kwargs: Any) -> Any:
-        with nullcontext() if self.inputs.again is None else self.inputs.again.as_it_was():
+        with torch.set_grad_enabled(self.graded), nullcontext() if self.inputs.again is None else self.inputs.again.as_it_was():
             return self.forward(*args, **kwargs) if self.in_step is None else self.in_step.forward(self.forward, *args, **kwargs)
 
     def _of_all(self, moved: torch.Tensor, state: State, *, mirrored: bool = True) -> list[Rows]:
@@ -127,8 +131,7 @@ class Repeat:
         """Whether buffers moved, outputs of others, and outputs of the forward that follows. wrote: the forward that was recorded wrote to buffers, and what
         does not write again follows from nothing that is seen here. stays: units that are not exchanged."""
         state, kept = before
-        outputs, held, following = [], [], []
-        nobody = torch.zeros_like(chosen)
+        outputs, held, following, nobody = [], [], [], torch.zeros_like(chosen)
         for moved in (nobody, chosen, ~chosen) if stays is None else (nobody, chosen & ~stays, ~chosen & ~stays):
             kept.again()
             outputs.append(self._of_all(moved, state, mirrored=mirrored))
@@ -142,8 +145,7 @@ class Repeat:
 
     def _carries(self, chosen: torch.Tensor, before: tuple[State, Attributes]) -> bool:
         """Whether the outputs of a forward are the same again after the same forward before it, so that a difference is of its inputs."""
-        state, kept = before
-        following = []
+        (state, kept), following = before, []
         for _ in range(2):
             kept.again()
             self._of_all(chosen, state)
