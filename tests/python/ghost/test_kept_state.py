@@ -114,6 +114,34 @@ def test_so_is_what_it_carries_where_gradients_are_kept_alone(make):
     assert run.charged == 0
 
 
+class AverageOfLosses(nn.Module):
+    """Of batches before, by which losses are divided, where gradients are kept."""
+
+    def __init__(self, *, buffer):
+        super().__init__()
+        self.buffer = buffer
+        if buffer:
+            self.register_buffer("mean", torch.ones(()))
+        else:
+            self.mean = 1.0
+
+    def forward(self, outputs, targets):
+        losses = F.cross_entropy(outputs, targets, reduction="none")
+        found = losses / (self.mean.clone() if self.buffer else self.mean)
+        if losses.requires_grad and len(losses):
+            mean = losses.detach().mean()
+            self.mean = 0.9 * self.mean + 0.1 * (mean if self.buffer else float(mean))
+        return found
+
+
+@pytest.mark.parametrize("buffer", [False, True])
+def test_a_criterion_keeps_nothing_where_gradients_are_kept_alone(buffer):
+    run = Run(criterion=AverageOfLosses(buffer=buffer))
+    with pytest.raises(RuntimeError, match="the criterion keeps numbers or tensors that follow from examples"):
+        passes(run)
+    assert run.charged == 0
+
+
 class Logging(nn.Module):
     """Keeps what nothing reads again, counts its calls, and scales by their number; coins of its own."""
 

@@ -7,6 +7,7 @@ tokens. So criterions run with reduction "none" and are reduced here, unit by un
 from __future__ import annotations
 
 import copy
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from ..set_once import SetOnce
 from .batch import Inputs
 from .checks.criterions import leave_call_beside
 from .checks.paired_rows import refuse_pairs
+from .checks.state import marks_of
 from .cross_entropy import cross_entropy, is_plain
 from .forwards import forward_of
 from .like_a_number import NO_FUNCTION, ReadsLikeANumber
@@ -28,6 +30,7 @@ from .provenance import IN_ITS_PLACE, Drawn, Finding, as_units, bare, plain
 from .recording import RecordingEngine
 from .set_outside import SettingsHandedOn
 from .shared import Shared
+from .tensor_trees import mapped
 
 _REDUCTIONS = ("mean", "sum")
 
@@ -196,6 +199,17 @@ _OTHER_REDUCTIONS = {
 }
 
 
+def _with_gradients(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """A call of a criterion whose outputs have a graph, as in a loop: some criterions keep their batch then alone."""
+
+    def in_graph(value: torch.Tensor) -> torch.Tensor:
+        return value.detach().requires_grad_().clone() if value.is_floating_point() else value
+
+    with torch.enable_grad():
+        losses = call(mapped(in_graph, args[0]), *args[1:], **kwargs) if args else call(**mapped(in_graph, kwargs))
+    return mapped(torch.Tensor.detach, losses)
+
+
 class PrivateCriterion(SetOnce, SettingsHandedOn, DPLossFastGradientClipping):
     """Opacus' criterion wrapper: runs the criterion with reduction "none" and gives a PrivateLoss. A module, so that it can take the
     place of the one that a model or a LightningModule holds as a child.
@@ -227,7 +241,7 @@ class PrivateCriterion(SetOnce, SettingsHandedOn, DPLossFastGradientClipping):
         inputs = forward_of(self.engine, (args, kwargs))
         packing = None if inputs is None else inputs.packing
         refuse_pairs(self.criterion, *given, packed=packing is not None, batch_first=self.engine.batch_first)
-        nobodys = losses_of_nobody(inputs, (args, kwargs))
+        nobodys, marks = losses_of_nobody(inputs, (args, kwargs)), marks_of(self.criterion, buffers=True)
         try:
             losses = self._unreduced(*args, **kwargs)
         except Exception:  # many criterions take no batch of no example (torch.stack([]))
@@ -242,8 +256,9 @@ class PrivateCriterion(SetOnce, SettingsHandedOn, DPLossFastGradientClipping):
         self.engine.provenance.mark(losses, found)
         if (attribution := self.engine.sessions.attribution) is not None:
             attribution.look_at_criterion(self.criterion)
+        keeps = marks_of(self.criterion, buffers=True) != marks
         leave_call_beside(
-            losses, self.criterion, self._unreduced, *given, packing=packing, batch_first=self.engine.batch_first,
+            losses, self.criterion, functools.partial(_with_gradients, self._unreduced) if keeps else self._unreduced, *given, packing=packing, batch_first=self.engine.batch_first,
             reduced=self._reduced, padded=inputs is not None and bool(inputs.padding), found=found,
         )  # fmt: skip
         if losses.dim() == 0:

@@ -81,9 +81,14 @@ class Attributes:
                 of[name] = value
 
 
-def marks_of(model: nn.Module) -> list[tuple]:
-    """What shows, without a look at values, that plain attributes were set: which objects they are, and how often tensors were written to. Counters aside."""
-    return [(name, _mark(value)) for module in model.modules() for name, value in vars(module).items() if name not in _OF_TORCH and type(value) not in _COUNTERS]
+def marks_of(owner: Any, *, buffers: bool = False) -> list[tuple]:
+    """What shows, without a look at values, that plain attributes of a model or a criterion were set: which objects they are, and how often tensors were written to.
+    Counters aside. buffers: these too."""
+    owner = getattr(owner, "__self__", owner)
+    module = isinstance(owner, nn.Module)
+    parts = [vars(each) for each in owner.modules()] if module else [getattr(owner, "__dict__", {})]
+    held = [(name, _mark(value)) for each in parts for name, value in each.items() if not (module and name in _OF_TORCH) and type(value) not in _COUNTERS]
+    return held + [(name, _mark(value)) for name, value in owner.named_buffers()] if module and buffers else held
 
 
 def _mark(value: Any) -> Any:
