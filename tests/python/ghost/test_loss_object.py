@@ -160,6 +160,8 @@ def test_a_model_that_is_copied_or_saved_whole_is_a_plain_one(how, tmp_path):
     inner.zero_grad()
     nn.functional.cross_entropy(inner(x), y).backward()  # plain autograd
     assert all(p.grad is not None and bool(p.grad.any()) for p in inner.parameters())
+    for each in inner.modules():  # its charges are of other data here (test_lost_charges.py)
+        vars(each).pop("ghostshard_charges", None)
     again, optimizer, criterion, loader = private(inner)
     hand_out(loader, 4)
     criterion(again(x), y).backward()
