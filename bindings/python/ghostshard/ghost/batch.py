@@ -13,9 +13,10 @@ from torch import nn
 
 from ..loaders.padding import Axis
 from . import packing as packed
+from .handed_in import HandedIn
 from .layout import original_class
 from .listed import Path, with_entries
-from .tensor_trees import filled, first_tensor, without_rows
+from .tensor_trees import filled, first_tensor, mapped, without_rows
 
 # Whose tables may have one row. Of texts laid end to end, or nodes, whatever else is no mask counts rows, of which a placeholder has one.
 _OF_NUMBER_0 = ("type_ids", "position_ids", "edge_index")
@@ -37,6 +38,7 @@ class Inputs:
     buffers: dict[tuple[int, str], tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)  # the model's before (checks/held_buffers.py)
     keeps: bool = False  # a forward that is recorded sets attributes of the model
     nobodys: torch.Tensor | None = None  # [0] losses of its outputs, if the draw has no example
+    handed: HandedIn | None = None  # the arguments as a recorded forward gets them
     earlier: list[Inputs] = field(default_factory=list)  # of the forwards before it in the same microbatch
     was: Any = None  # how the model was after the forward (checks/seen.py)
     again: Any = None  # how it is as it was when the forward is repeated
@@ -62,6 +64,17 @@ class Inputs:
         if self.of_nobody:
             return 0
         return self.examples.shape[self.dim] if self.packing is None else self.packing.units
+
+    def hand_in(self) -> None:
+        self.handed = HandedIn(self.args, self.kwargs)
+        self.own = self.handed.with_copies(self.own)
+
+    def end_forward(self) -> None:
+        """What the forward wrote to its arguments is written. Checks go on with what they held."""
+        held = {} if self.handed is None else self.handed.write_back()
+        if held:
+            as_held = lambda value: mapped(lambda each: held.get(id(each), each), value)
+            self.args, self.kwargs, self.examples, self.labels, self.own = map(as_held, (self.args, self.kwargs, self.examples, self.labels, self.own))
 
     def note_losses(self, losses: torch.Tensor) -> None:
         """One for each unit, as model or criterion formed them."""

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .handed_in import HandedIn
 from .layout import original_class, own_parameters, plain_forward
 from .tensor_trees import tensors_in
 
@@ -108,7 +109,8 @@ class Layers:
 
     def took(self, args: tuple, kwargs: dict) -> None:
         if self._outputs is not None:
-            self.args, self.kwargs = args, kwargs
+            handed = HandedIn(args, kwargs)
+            self.args, self.kwargs = handed.args, handed.kwargs
 
     def gave(self, output: Any) -> None:
         if self._outputs is not None and isinstance(loss := loss_of(output), torch.Tensor):

@@ -21,6 +21,7 @@ from torch import nn
 from .batch import Inputs
 from .checks.state import State
 from .formed_by import asks_for_another, by_transformers, deciding, refuse_another_forward
+from .handed_in import HandedIn
 from .layout import original_class
 from .listed import Path, mapped_units, picked
 from .own_layers import Layers, Outputs, loss_of
@@ -222,9 +223,9 @@ class OwnLoss:
         for i in range(units) if of is None else of:
             part = _Part(i, units, given.dim)
             bare = outputs.replayed(self._former, part.of)
-            args, kwargs = part.of(taken, given.listed)
+            handed = HandedIn(*part.of(taken, given.listed))
             try:
-                loss = loss_of(bare.forward(*args, **kwargs))
+                loss = loss_of(bare.forward(*handed.args, **handed.kwargs))
             except Exception as error:  # whatever the model's own code makes of one example's rows: an assertion, a KeyError
                 raise ValueError(
                     f"{self._name} forms its loss of something that is not told apart example by example ({str(error) or type(error).__name__}). {_OTHER}"

@@ -18,6 +18,7 @@ from .checks.padded_gradients import mark_nodes
 from .checks.padding import padding_of
 from .checks.parameters import refuse_complex
 from .checks.state import marks_of
+from .handed_in import HandedIn
 from .layout import Layout, original_class, own_parameters
 from .loss import PrivateLoss
 from .nobody import joined
@@ -196,7 +197,8 @@ class PatchedModel:
         """taken: the arguments that the forward had in the end."""
         assert self._engine is not None and self._given is not None
         self._engine.weights.end_forward()
-        self._engine.provenance.taken(tensors_in(taken), tensors_in((self._given.args, self._given.kwargs)))
+        if (handed := self._given.handed) is not None:
+            self._engine.provenance.taken(tensors_in(taken), tensors_in((handed.args, handed.kwargs)), handed.written)
         self._engine.provenance.gave(output)
         self._engine.provenance.mark(output)
         self._given.finding = self._engine.provenance.latest
@@ -216,7 +218,8 @@ class PatchedModel:
 
     def _before_forward(self, module: nn.Module, args: tuple, kwargs: dict) -> tuple | None:
         if self.repeating:
-            return None
+            handed = HandedIn(args, kwargs)
+            return handed.args, handed.kwargs
         engine = self._engine
         if engine is not None and engine.recording and self._transformer is not None:
             given_by_a_trainer, kwargs = kwargs, batch.without_divisor(module, kwargs)
@@ -237,9 +240,11 @@ class PatchedModel:
                 given.own, given.divided, given.known_lengths = engine.provenance.own, self._divided, engine.provenance.lengths
                 looks_on = self._looked_on < _LOOKED_ON and not self._keeps and not torch.compiler.is_compiling()
                 self._marks = marks_of(self._model) if looks_on else None
+                given.hand_in()
+                engine.provenance.hand_in(given.own)
                 self.own_loss.begin(given)
             engine.begin_forward(given)
-        return given.args, given.kwargs
+        return (given.args, given.kwargs) if given.handed is None else (given.handed.args, given.handed.kwargs)
 
     def _after_forward(self, _module: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
         if self.repeating:
@@ -263,6 +268,7 @@ class PatchedModel:
         given.keeps = self._keeps
         self._mark(output, (args, kwargs))
         losses = None if self._transformer is None else self.own_loss.losses(output, given, engine.loss_reduction)
+        given.end_forward()
         if losses is None:
             return self._give_back(output)
         self._mark(losses)

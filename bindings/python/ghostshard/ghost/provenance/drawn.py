@@ -26,8 +26,8 @@ from .opened import opened
 
 VOUCHED = "vouched"
 _WRITTEN = (
-    "it was written to in a way that is not followed (by a model in place, for example, as some of Transformers' heads for questions clamp start_positions: "
-    "leave such arguments out of the call, and pass logits and targets to the criterion)"
+    "it was written to in a way that is not followed (by a model in place, for example: let its forward write to a copy, x = x.clone(), or hand the criterion one that was made "
+    "before the forward)"
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ import torch
 from ..listed import Path
 from ..same_memory import lies_within
 from ..tensor_trees import tensors_in
-from .drawn import Drawn, Origin
+from .drawn import Drawn, Origin, plain
 
 _MARK = "ghostshard: whose rows"
 _MOST_FUNCTIONS = 1 << 8
@@ -18,6 +18,11 @@ OUT = (
     "Change a batch by torch functions that keep its examples apart, or in the data set or its collate_fn (tokenisers, NumPy). If row u of "
     "a tensor holds nothing of any example but the u-th of the batch (noise, generated data, code that cannot be followed), say so by "
     "ghostshard.vouch_for(tensor) and make_private(allow_vouched=True)"
+)
+
+BY_HOOK = (
+    "a forward pre-hook that was registered after make_private() put another tensor in its place. Register it before make_private(), so "
+    "that it is followed, or on the module that make_private() returned"
 )
 
 
@@ -37,6 +42,11 @@ class Finding:
     listed: frozenset[Path] = frozenset()  # where lists with an entry for each unit are in (args, kwargs)
     course: int = 0  # through which places of the loop its arguments came, and where it was called (courses.py)
     order: torch.Tensor | None = None  # of a criterion: the unit of each row that it got, if each has as many and they do not stand as the units do; else None
+
+    def without(self, written: list[torch.Tensor]) -> Finding:
+        """A forward whose own copies of these were written to, and not what was read."""
+        same = lambda one, two: one.untyped_storage().data_ptr() == two.untyped_storage().data_ptr()
+        return replace(self, read=tuple(each for each in self.read if not any(same(plain(each), one) for one in written))) if written else self
 
 
 def is_not(name: str, why: str) -> str:

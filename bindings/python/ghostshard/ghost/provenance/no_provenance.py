@@ -34,7 +34,10 @@ class NoProvenance:
     def latest(self) -> Finding | None:
         return self._latest
 
-    def taken(self, tensors: list[torch.Tensor], read: list[torch.Tensor]) -> None:
+    def hand_in(self, own: tuple[torch.Tensor, ...]) -> None:
+        pass
+
+    def taken(self, tensors: list[torch.Tensor], read: list[torch.Tensor], written: list[torch.Tensor]) -> None:
         pass
 
     def read_layer(self, args: tuple, kwargs: dict, *, batch_first: bool) -> tuple[tuple, dict, Finding | None]:

@@ -21,7 +21,7 @@ from ..tensor_trees import first_tensor, tensors_in
 from .brought_in import wrong_within
 from .constants import Constants
 from .drawn import VOUCHED, Drawn, Origin, constant, plain
-from .findings import Finding, in_its_order, in_one_order, is_not, lists_own_entries, mark, not_once, under, wrong_output
+from .findings import BY_HOOK, Finding, in_its_order, in_one_order, is_not, lists_own_entries, mark, not_once, under, wrong_output
 from .given_back import GivenBack
 from .handed_out import HandedOut
 from .opened import contents, same_values
@@ -32,10 +32,6 @@ from .ways import another_way
 _PACKING = ("segment_ids", "cu_seqlens", "user_ids")
 _OF_PACKED = ("max_length_q", "max_length_k")  # of DataCollatorWithFlattening: the longest text's length, for kernels
 _NOT_READ = ("num_items_in_batch",)  # Hugging Face's Trainer gives it, and batch.py takes it out for models of Transformers
-_BY_HOOK = (
-    "a forward pre-hook that was registered after make_private() put another tensor in its place. Register it before make_private(), so "
-    "that it is followed, or on the module that make_private() returned"
-)
 _NO_LIST = (
     "this draw has no example, and is a step like any other: a loop over its examples makes an empty list, and torch.{name} ({place}) takes none. Write "
     "`torch.{name}(losses) if losses else torch.zeros(0)` there, of inputs torch.zeros(0, ...) of their extents, or let the criterion, the model or the collate_fn form it"
@@ -82,8 +78,10 @@ class Provenance:
             self._latest = replace(self._found(args, kwargs, batch_first, owning), course=self.constants.courses.at("the model", tensors_in((args, kwargs))))
             pairs = zip(contents((args, kwargs)), contents(bare)) if batch_first else ()
             self.own = tuple(two for one, two in pairs if isinstance(one, Drawn) and one.origin.dim == 0 and not one.origin.memory.lost)
-            self.constants.within = self.own
         return bare
+
+    def hand_in(self, own: tuple[torch.Tensor, ...]) -> None:
+        self.constants.within = own
 
     def _found(self, args: tuple, kwargs: dict, batch_first: bool, owning: Collection[str] = ()) -> Finding:
         examples = first_tensor(args, kwargs)
@@ -131,16 +129,16 @@ class Provenance:
         """The same forward's."""
         return self._latest
 
-    def taken(self, tensors: list[torch.Tensor], read: list[torch.Tensor]) -> None:
-        """What the forward had in the end, and what was read for it: a hook that comes after the reading is not followed."""
+    def taken(self, tensors: list[torch.Tensor], read: list[torch.Tensor], written: list[torch.Tensor]) -> None:
+        """What the forward had in the end, and what was read for it: a hook that comes after the reading is not followed. written: by it, to copies of these arguments."""
         self.constants.within = None
-        strangers = [each for each in tensors if not any(each is one for one in read)]
-        if self._latest is None or self._latest.wrong or not strangers:
+        if self._latest is None or self._latest.wrong:
             return
-        for each in strangers:
+        self._latest = self._latest.without(written)
+        for each in (each for each in tensors if not any(each is one for one in read)):
             alike = each.dim() == 0 or isinstance(each, torch.nn.Parameter) or all(constant(each, d) for d in range(min(each.dim(), 2)))
             if not alike and not any(same_values(one, one._version, each) for one in read):
-                self._latest = replace(self._latest, wrong=is_not("the model's input", _BY_HOOK))
+                self._latest = replace(self._latest, wrong=is_not("the model's input", BY_HOOK))
 
     def read_layer(self, args: tuple, kwargs: dict, *, batch_first: bool) -> tuple[tuple, dict, Finding | None]:
         """The arguments of a layer that is called outside of the model's forward, and what was found, for mark(). None: they follow

@@ -150,7 +150,7 @@ class Layer:
         if torch._C._current_graph_task_id() != -1:  # activation checkpointing: what its first forward was sure of
             sure = any(extent == x.shape[0] for forward, extent in self.sure_of if forward() is not None)
             return x.shape[0] // units if sure else 1
-        found = rows_of_each(x, units) or rows_in_arguments(x, units, (given.args, given.kwargs))
+        found = rows_of_each(x, units) or rows_in_arguments(x, units, (given.args, given.kwargs) if given.handed is None else (given.handed.args, given.handed.kwargs))
         self.turns = self.turns or (units > 1 and found is not None)
         found = found or (self.turns and rows_of_each(x, units, turned=True)) or 1
         self.sure_of = [each for each in self.sure_of if each[0]() is not None]
