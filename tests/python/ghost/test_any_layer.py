@@ -379,16 +379,37 @@ def test_attention_of_opacus_with_a_bias_of_keys_is_computed_as_one_layer(whole,
 def test_a_parameter_without_elements_has_no_gradient():
     """As the last projection of nn.AdaptiveLogSoftmaxWithLoss has in a narrow model."""
 
-    class Beside(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer, self.none, self.bias = nn.Linear(6, 3), nn.Parameter(torch.zeros(0, 6)), nn.Parameter(torch.randn(3))
 
-        def forward(self, x):
-            return self.layer(x) + self.bias + nn.functional.linear(x, self.none).sum(1, keepdim=True)
+class BesideNone(nn.Module):
+    """As the last projection of nn.AdaptiveLogSoftmaxWithLoss in a narrow model."""
 
+    def __init__(self):
+        super().__init__()
+        self.layer, self.none, self.bias = nn.Linear(6, 3), nn.Parameter(torch.zeros(0, 6)), nn.Parameter(torch.randn(3))
+
+    def forward(self, x):
+        return self.layer(x) + self.bias + nn.functional.linear(x, self.none).sum(1, keepdim=True)
+
+
+class NoFeatures(nn.Module):
+    """A norm of nothing beside a layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.norm = nn.Linear(6, 3), nn.LayerNorm(0)
+
+    def forward(self, x):
+        return self.layer(x) + self.norm(x[:, :0]).sum(1, keepdim=True)
+
+
+WITHOUT_ELEMENTS = {"a parameter": BesideNone, "linear layers": lambda: nn.Sequential(nn.Linear(6, 0), nn.Linear(0, 3)), "a norm": NoFeatures}
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+@pytest.mark.parametrize("build", WITHOUT_ELEMENTS.values(), ids=WITHOUT_ELEMENTS)
+def test_a_parameter_without_elements_has_no_gradient(build):
     torch.manual_seed(1)
-    model, batch = Beside(), (torch.randn(4, 6), torch.randint(0, 3, (4,)))
+    model, batch = build(), (torch.randn(4, 6), torch.randint(0, 3, (4,)))
     loss = lambda module, given: nn.functional.cross_entropy(module(given[0]), given[1], reduction="none")
     expected = oracle.clipped_sum(copy.deepcopy(model), loss, [batch], 0.5)
     private = Private(model, 0.5)

@@ -141,6 +141,24 @@ def test_reentrant_checkpointing_says_what_to_do():
     Private(CheckpointedAnew(False), 1.0).step(class_loss, [batch])
 
 
+def test_reversible_layers_are_named():
+    """They run a backward of their own within the backward, and no flag of theirs leaves it out."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ReformerConfig(
+        vocab_size=29, hidden_size=16, attention_head_size=8, num_attention_heads=2, feed_forward_size=16, attn_layers=["local"], local_attn_chunk_length=6,
+        max_position_embeddings=16, axial_pos_embds=False, hidden_dropout_prob=0.0, local_attention_probs_dropout_prob=0.0, num_labels=3, pad_token_id=0,
+    )  # fmt: skip
+    ids, labels = torch.randint(3, 29, (4, 6)), torch.tensor([0, 1, 2, 0])
+    model = transformers.ReformerForSequenceClassification(config).train()
+    with pytest.raises(RuntimeError, match="Reversible layers, as Reformer's, always do so"):
+        Private(model, 1.0).module(input_ids=ids, labels=labels).loss.backward()
+    model = transformers.ReformerForSequenceClassification(config).train()
+    model.reformer.encoder.requires_grad_(False)
+    private = Private(model, 1.0)
+    private.module(input_ids=ids, labels=labels).loss.backward()
+    assert private.released()["reformer.embeddings.word_embeddings.weight"].abs().max() > 0
+
+
 class TimeFirst(nn.Module):
     def __init__(self, layer):
         super().__init__()

@@ -22,7 +22,8 @@ ANCHOR = "ghostshard_anchor"
 REENTRANT = (
     "layers ran a backward of their own within this backward, as activation checkpointing with use_reentrant=True does: their norms "
     "would not be of one example. Pass use_reentrant=False to torch.utils.checkpoint, or "
-    "gradient_checkpointing_kwargs={'use_reentrant': False} to Hugging Face's gradient_checkpointing_enable. (Or a plain backward() or "
+    "gradient_checkpointing_kwargs={'use_reentrant': False} to Hugging Face's gradient_checkpointing_enable. (Reversible layers, "
+    "as Reformer's, always do so, and are not taken: freeze them, or take another model. Or a plain backward() or "
     f"torch.autograd.grad() through the model came between its forward and this backward. {IN_ITS_PLACE}.) Nothing of this backward was kept"
 )
 

@@ -270,8 +270,10 @@ def register_rule(*layers: type | str) -> Callable[[Rule], Rule]:
 
 def rule_for(module: nn.Module) -> Rule | None:
     """By the module's exact class, as it was before FSDP2 swapped in one of its own. A class that only has the name of one that
-    has a rule may compute something else."""
+    has a rule may compute something else. None: also of a layer one of whose parameters has no elements (nn.Linear(0, n)), where rules expect values."""
     kind = original_class(module)
+    if any(each is not None and each.numel() == 0 for each in module._parameters.values()):
+        return None
     if kind in _RULES:
         return _RULES[kind]
     for package, rule in _BY_NAME.get(kind.__name__, ()):
