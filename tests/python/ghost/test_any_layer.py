@@ -433,3 +433,33 @@ def test_a_layer_that_needs_the_hooks_of_its_children_is_refused_with_a_sentence
     private = Private(nn.Sequential(ByHook(), nn.Linear(3, 3)), 1.0)
     with pytest.raises(RuntimeError, match="without the hooks of its children, and cannot be .TypeError"):
         private.module(torch.randn(4, 6))
+
+
+def test_a_buffer_that_the_graph_holds_is_not_written_to():
+    """As in Gemma 3n, whose methods use a layer's buffer beside its forward."""
+
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.own = nn.Parameter(torch.randn(6))
+            self.register_buffer("scale", torch.tensor(0.5))
+
+        def before(self, x):
+            return x * self.scale
+
+        def forward(self, x):
+            return x * self.own
+
+    class Around(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.scaled, self.last = nn.Linear(6, 6), Scaled(), nn.Linear(6, 3)
+
+        def forward(self, x):
+            return self.last(self.scaled(self.scaled.before(self.first(x))))
+
+    torch.manual_seed(2)
+    model, batch = Around(), (torch.randn(4, 6), torch.randint(0, 3, (4,)))
+    loss = lambda module, given: nn.functional.cross_entropy(module(given[0]), given[1], reduction="none")
+    expected = oracle.clipped_sum(copy.deepcopy(model), loss, [batch], 0.5)
+    assert oracle.worst_difference(Private(model, 0.5).step(loss, [batch]), expected) < SUM_TOLERANCE

@@ -56,9 +56,7 @@ class Buffers:
         return self
 
     def again(self) -> None:
-        with torch.no_grad():
-            for buffer, before in self._before:
-                buffer.copy_(before)
+        _hold(self._before)
 
     @contextmanager
     def repeated(self) -> Iterator[None]:
@@ -68,9 +66,15 @@ class Buffers:
         try:
             yield
         finally:
-            with torch.no_grad():
-                for buffer, held in now:
-                    buffer.copy_(held)
+            _hold(now)
+
+
+def _hold(values: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """(buffer, what it is to hold). Of one that holds it, the graph may have kept what it is."""
+    with torch.no_grad():
+        for buffer, held in values:
+            if not torch.equal(buffer, held):
+                buffer.copy_(held)
 
 
 def outputs_of_each_unit(call: Call, inputs: list[torch.Tensor], outputs: list[Output], buffers: Buffers) -> list[torch.Tensor]:
