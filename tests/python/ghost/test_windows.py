@@ -97,3 +97,15 @@ def test_rows_that_were_mixed_before_they_are_taken_apart_are_refused():
     torch.manual_seed(3)
     with pytest.raises((RuntimeError, ValueError)):
         Private(Windows(Mixes()), 0.5).step(loss, [batch(3)])
+
+
+def test_windows_of_a_frozen_layer_s_output_need_a_graph_and_the_sentence_says_how():
+    torch.manual_seed(3)
+    model = Windows(Attention())
+    model.below.requires_grad_(False)
+    batch = (torch.randn(5, SIDE, SIDE, WIDTH), torch.randint(0, 3, (5,)))
+    with pytest.raises(ValueError, match="no graph shows whose its rows are.*register_forward_hook"):
+        Private(copy.deepcopy(model), 0.5).step(loss, [batch])
+    expected = oracle.clipped_sum(copy.deepcopy(model), loss, [batch], 0.5)
+    model.below.register_forward_hook(lambda layer, args, output: output.requires_grad_())
+    assert oracle.worst_difference(Private(model, 0.5).step(loss, [batch]), expected) < SUM_TOLERANCE

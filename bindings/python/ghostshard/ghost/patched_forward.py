@@ -19,6 +19,12 @@ from .shared import Shared, plain, shared
 from .tensor_trees import mapped, tensors_in
 
 
+_NO_GRAPH = (
+    " (Nothing before this layer trains, so that no graph shows whose its rows are. If the model flattens them in their order, as windows of pictures are, give it one: register on the frozen "
+    "layer whose output it flattens, before make_private(), layer.register_forward_hook(lambda layer, args, output: output.requires_grad_()))"
+)
+
+
 class PatchedForward:
     """Takes the place of a module's forward. A copy of the module gets its own class's forward back."""
 
@@ -95,7 +101,12 @@ class PatchedForward:
         self._guard(self._slots)  # no block's forward was called if the model was entered by a method
         if layer.engine.ranks.model_ranks > 1:
             return tensor_parallel.forward(layer, self.rule, args, kwargs)
-        output = self._output(args, kwargs)
+        try:
+            output = self._output(args, kwargs)
+        except ValueError as error:
+            if "Rows must stay with their units" in str(error) and not any(each.requires_grad for each in tensors_in(args)):
+                raise ValueError(str(error) + _NO_GRAPH) from error
+            raise
         if not (self._compared or layer.compared) and not torch.compiler.is_compiling():
             self._compare(output, args, kwargs)
         return output
