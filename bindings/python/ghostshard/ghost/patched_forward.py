@@ -18,7 +18,6 @@ from .settled import is_copied, of_all, of_copies, settled, settled_arguments
 from .shared import Shared, plain, shared
 from .tensor_trees import mapped, tensors_in
 
-
 _NO_GRAPH = (
     " (Nothing before this layer trains, so that no graph shows whose its rows are. If the model flattens them in their order, as windows of pictures are, give it one: register on the frozen "
     "layer whose output it flattens, before make_private(), layer.register_forward_hook(lambda layer, args, output: output.requires_grad_()))"

@@ -83,7 +83,7 @@ class _PerExample(torch.autograd.Function):
         inputs, outputs, like = ctx.saved_tensors, ctx.outputs, ctx.like  # saved ones once: activation checkpointing gives them no second time
         wanted = [i for i, gradient in enumerate(gradients) if gradient is not None]
         nothing = (None, None, None, *([None] * len(inputs)))
-        differentiable = [i for i, value in enumerate(inputs) if value.is_floating_point()]
+        differentiable = [i for i in range(len(inputs)) if ctx.needs_input_grad[3 + i]]  # a speech model makes others leaves of its own
         parameters = {
             name: local(value).detach()
             for name, value in layer.module.named_parameters()
@@ -103,8 +103,7 @@ class _PerExample(torch.autograd.Function):
             layer.instantiated(ctx.tape, name, value.reshape(shape), ctx.owners)
         result: list = list(nothing)
         for i, value in zip(differentiable, of_inputs):
-            if ctx.needs_input_grad[3 + i]:
-                result[3 + i] = value
+            result[3 + i] = value
         return tuple(result)
 
 

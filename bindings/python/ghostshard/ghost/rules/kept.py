@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from .skeleton import skeleton
+from .skeleton import HAS_CAPTURES, skeleton
 
 _PLAIN = (bool, int, float, str, NoneType)
 
@@ -41,7 +41,7 @@ class Kept:
 
 
 def _plain(module: nn.Module) -> dict[str, Any]:
-    return {name: value for name, value in vars(module).items() if type(value) in _PLAIN}
+    return {name: value for name, value in vars(module).items() if type(value) in _PLAIN and name != HAS_CAPTURES}
 
 
 __all__ = ["Kept"]

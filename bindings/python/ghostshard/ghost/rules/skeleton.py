@@ -51,6 +51,7 @@ def refuse_computed_weights(model: nn.Module) -> None:
             )
 
 
+HAS_CAPTURES = "_output_capturing_hooks_installed"  # by Transformers, at a model's first forward that gives hidden states: a skeleton, which has none of them, gets its own
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -65,6 +66,8 @@ def skeleton(module: nn.Module, known: dict[int, nn.Module] | None = None) -> nn
     state = bare.__dict__
     state.update((key, value) for key, value in module.__dict__.items() if key != "forward")
     state.update((hooks, OrderedDict()) for hooks in _HOOKS)
+    if HAS_CAPTURES in state:
+        state[HAS_CAPTURES] = False
     state["_parameters"] = {name: local(value) for name, value in module._parameters.items()}
     state["_modules"] = {name: child if child is None else skeleton(child, known) for name, child in module._modules.items()}
     for key, value in module.__dict__.items():
@@ -117,4 +120,4 @@ def no_way_back(layer: Layer) -> Iterator[None]:
             del child.__dict__["forward"]
 
 
-__all__ = ["instantiable", "no_way_back", "refuse_computed_weights", "sharded_apart", "skeleton", "taken_whole"]
+__all__ = ["HAS_CAPTURES", "instantiable", "no_way_back", "refuse_computed_weights", "sharded_apart", "skeleton", "taken_whole"]
