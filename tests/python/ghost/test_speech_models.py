@@ -45,3 +45,14 @@ def test_a_model_that_is_taken_whole_gives_its_hidden_states(before, encoder):
     assert oracle.worst_difference(private.released(), expected) < 2 * SUM_TOLERANCE
     with torch.no_grad():
         assert len(model.wav2vec2(SOUNDS, output_hidden_states=True).hidden_states) == 2
+
+
+def test_a_sum_over_examples_names_the_setting_that_makes_it():
+    model = transformers.Wav2Vec2ForCTC(wav2vec2().config)
+    model.config.ctc_loss_reduction = "sum"
+    given = {"input_values": SOUNDS, "labels": torch.randint(1, 12, (4, 3))}
+    with pytest.raises(ValueError, match='ctc_loss_reduction is "sum": set that to "mean"'):
+        Private(model.train(), 0.5).module(**given).loss.backward()
+    model = transformers.Wav2Vec2ForCTC(wav2vec2().config)
+    model.config.ctc_loss_reduction = "mean"
+    Private(model.train(), 0.5).module(**given).loss.backward()

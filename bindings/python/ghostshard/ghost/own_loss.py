@@ -35,6 +35,7 @@ _OTHER = (
     "Leave labels out and pass logits and targets to the criterion that make_private returned, or make each example's loss "
     "follow from that example alone"
 )
+_SUM = 'It is their sum if model.config.ctc_loss_reduction is "sum": set that to "mean". '
 _DENOISING = ". (Denoising queries are made of the boxes of all examples, as many as the largest number of boxes allows: config.num_denoising = 0 leaves them out)"
 
 
@@ -244,9 +245,10 @@ class OwnLoss:
         least, most, theirs = float(losses.min()), float(losses.max()), float(own.detach())
         near = 1e-2 * max(abs(least), abs(most), 1e-6)
         if theirs < least - near or theirs > most + near:
+            by_ctc = getattr(getattr(self._former, "config", None), "ctc_loss_reduction", "mean") == "sum"
             raise ValueError(
                 f"{self._name} forms a loss of the batch that is no mean of its examples' losses: {theirs:.6g}, where each example "
-                f"alone has from {least:.6g} to {most:.6g} (a contrastive loss, or one with statistics of the batch). {_OTHER}"
+                f"alone has from {least:.6g} to {most:.6g} (a contrastive loss, or one with statistics of the batch). {_SUM * by_ctc}{_OTHER}"
             )
 
     def _outputs_of(self, given: Inputs, i: int | None = None) -> tuple[Outputs, Any]:
