@@ -238,3 +238,51 @@ def test_checkpoints_of_an_earlier_forward_under_the_loss(second):
 
     expected = oracle.clipped_sum(copy.deepcopy(model), loss, given, 0.05)
     assert oracle.worst_difference(Private(model, 0.05).step(loss, given), expected) < SUM_TOLERANCE
+
+
+class Points(nn.Module):
+    """Places along a ray, as a radiance field codes them: waves of each, flattened."""
+
+    def __init__(self, before):
+        super().__init__()
+        self.before, self.layer = nn.Linear(3, 3) if before else nn.Identity(), nn.Linear(12, 3)
+
+    def forward(self, rays):
+        places = (self.before(rays)[:, None] * torch.linspace(0.1, 1, 5)[:, None]).reshape(-1, 3)
+        waves = torch.cat([wave(places * 2**k) for k in range(2) for wave in (torch.sin, torch.cos)], -1)
+        return self.layer(waves).view(len(rays), 5, 3).mean(1)
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["after a layer", "of the input"])
+def test_waves_of_flattened_places_are_in_their_order(before):
+    torch.manual_seed(2)
+    model, rays, classes = Points(before), torch.randn(4, 3), torch.randint(0, 3, (4,))
+    loss = lambda module, given: nn.functional.cross_entropy(module(given[0]), given[1], reduction="none")
+    expected = oracle.clipped_sum(copy.deepcopy(model), loss, [(rays, classes)], 0.5)
+    if not before:
+        with pytest.raises(ValueError, match=r"x\.requires_grad_\(\)"):
+            Private(copy.deepcopy(model), 0.5).step(loss, [(rays, classes)])
+        rays.requires_grad_()
+    assert oracle.worst_difference(Private(model, 0.5).step(loss, [(rays, classes)]), expected) < SUM_TOLERANCE
+
+
+class Experts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.router, self.experts = nn.Linear(6, 2), nn.ModuleList(nn.Linear(6, 3) for _ in range(2))
+
+    def forward(self, x):
+        flat = x.reshape(-1, 6)
+        chosen, found = self.router(flat).argmax(-1), flat.new_zeros(len(flat), 3)
+        for number, expert in enumerate(self.experts):
+            places = (chosen == number).nonzero()[:, 0]
+            found.index_add_(0, places, expert(flat[places]))
+        return found.view(len(x), -1, 3).mean(1)
+
+
+def test_rows_that_a_module_chooses_name_the_way_out():
+    torch.manual_seed(2)
+    batch = (torch.randn(4, 5, 6), torch.randint(0, 3, (4,)))
+    loss = lambda module, given: nn.functional.cross_entropy(module(given[0]), given[1], reduction="none")
+    with pytest.raises((RuntimeError, ValueError), match=r"register_rule\(TheModule\)\(ghostshard.per_example\)"):
+        Private(Experts(), 0.5).step(loss, [batch])

@@ -21,15 +21,19 @@ _BROADCAST = {
     "where", "maximum", "minimum", "lerp", "addcmul", "addcdiv", "eq", "ne", "lt", "le", "gt", "ge", "expand_as", "copy", "setitem",
 }  # fmt: skip
 _PRODUCTS = {"matmul", "imatmul", "rmatmul", "bmm", "baddbmm", "scaled_dot_product_attention"}  # the same, of matrices
-_TABLE = "a tensor that all units share (rows of a table that are looked up once for all examples)"
+_TABLE = "a tensor that all units share (rows of a table that are looked up once for all examples, or that an index or a mask chose from several)"
+_CHOSEN = (
+    "Of rows that are chosen (a mixture of experts), have the module that chooses them computed as one layer, ghostshard.register_rule(TheModule)(ghostshard.per_example) before "
+    "make_private(), or compute all rows and choose by torch.where. "
+)
 _OTHERWISE = (
-    "If the model brings rows of several "
+    f"{_CHOSEN}If the model brings rows of several "
     "arguments together itself (torch.cat, torch.stack), whose they are is not known: call the part that takes them once for each argument, or join the rows "
     "in the loop and say whose each is: model(torch.cat([a, b]), units=torch.arange(n).repeat(2)). Ids that a model computes itself and that are 0, 1, 2, … count "
     "as places: give them as an argument of its own"
 )
 _RETURNED = (
-    "If the model returns a parameter of its own (weights of several losses, a temperature) to the loop or the criterion, form each example's loss in its forward "
+    f"{_CHOSEN}If the model returns a parameter of its own (weights of several losses, a temperature) to the loop or the criterion, form each example's loss in its forward "
     "instead: losses = model(x, y), with criterion=lambda losses: losses"
 )
 

@@ -20,7 +20,8 @@ from .tensor_trees import mapped, tensors_in
 
 _NO_GRAPH = (
     " (Nothing before this layer trains, so that no graph shows whose its rows are. If the model flattens them in their order, as windows of pictures are, give it one: register on the frozen "
-    "layer whose output it flattens, before make_private(), layer.register_forward_hook(lambda layer, args, output: output.requires_grad_()))"
+    "layer whose output it flattens, before make_private(), layer.register_forward_hook(lambda layer, args, output: output.requires_grad_()); of what it makes of its input itself, give the input "
+    "one in the loop, x.requires_grad_())"
 )
 
 

@@ -21,7 +21,8 @@ _BY_ROWS = {
     for name in (
         "Add", "Sub", "Mul", "Div", "Neg", "Abs", "Pow", "Exp", "Log", "Sqrt", "Rsqrt", "Reciprocal", "Erf", "Tanh", "Sigmoid",
         "Relu", "Gelu", "Silu", "Mish", "Elu", "LeakyRelu", "Hardtanh", "Hardswish", "Hardsigmoid", "Softplus", "Clamp", "ClampMin", "ToCopy",
-        "Alias", "Clone", "NativeDropout", "MaskedFill", "Where", "Minimum", "Maximum",
+        "Alias", "Clone", "NativeDropout", "MaskedFill", "Where", "Minimum", "Maximum", "Sin", "Cos", "Tan", "Atan", "Sinh", "Cosh", "Asinh", "Exp2", "Expm1", "Log1P", "Log2",
+        "Log10", "LogSigmoid", "Threshold", "Hardshrink", "Softshrink", "Sgn", "Erfc", "Addcmul", "Addcdiv",
     )
     for number in (0, 1)
 }  # fmt: skip
