@@ -140,6 +140,7 @@ FAMILIES = [
     causal("qwen2_moe", num_experts=2, num_experts_per_tok=1, moe_intermediate_size=8, shared_expert_intermediate_size=8),
     causal("mamba", state_size=4, time_step_rank=2, expand=2), causal("rwkv", attention_hidden_size=16),
     causal("xglm", attention_heads=2), causal("biogpt"),
+    causal("gpt_oss", num_local_experts=2, num_experts_per_tok=1, sliding_window=4),
     masked("bert"), masked("roberta"), masked("distilbert"), masked("albert"), masked("electra"), masked("mpnet"), masked("camembert"),
     masked("deberta", relative_attention=True, pos_att_type=["c2p", "p2c"]), masked("deberta-v2", relative_attention=True,
         pos_att_type=["c2p", "p2c"]), masked("modernbert", local_attention=4), masked("xlm-roberta"), masked("convbert"),
@@ -148,10 +149,12 @@ FAMILIES = [
     classes("bert"), Family("bert regression", "SequenceClassification", of_values, {"num_labels": 1}), classes("deberta-v2"), classes("llama"), classes("gpt2"), classes("xlnet"),
     Family("bert tokens", "TokenClassification", of_tokens, {"num_labels": VOCABULARY}),
     Family("bert spans", "QuestionAnswering", of_spans, {"num_labels": 2}), Family("roberta spans", "QuestionAnswering", of_spans, {"num_labels": 2}),
+    Family("rembert spans", "QuestionAnswering", of_spans, {"num_labels": 2, "input_embedding_size": 16, "output_embedding_size": 16}),
     *(Family(name, "Seq2SeqLM", of_pairs) for name in ("mt5", "bart", "mbart", "pegasus", "marian", "blenderbot-small", "m2m_100")),
     Family("t5", "Seq2SeqLM", of_pairs, {"decoder_start_token_id": 0}), Family("led", "Seq2SeqLM", of_pairs, {"attention_window": 4, "max_encoder_position_embeddings": 16, "max_decoder_position_embeddings": 16}),
     pictures("vit"), pictures("dinov2_with_registers"), pictures("beit"), pictures("dinov2"), pictures("swin", embed_dim=8, depths=[1, 1], num_heads=[2, 2],
         window_size=2, patch_size=2, image_size=8), pictures("convnext", hidden_sizes=[8, 16], depths=[1, 1], num_stages=2, image_size=16),
+    pictures("segformer", hidden_sizes=[8, 8, 8, 8], num_attention_heads=[1, 1, 2, 2], depths=[1, 1, 1, 1], mlp_ratios=[2, 2, 2, 2], decoder_hidden_size=8, image_size=32),
     pictures("resnet", embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic", image_size=16),
     pictures("poolformer", hidden_sizes=[8, 16, 16, 16], depths=[1, 1, 1, 1], image_size=32), pictures("vit_msn"), pictures("mobilenet_v2", image_size=32, depth_multiplier=0.25, finegrained_output=False),
     Family("clip", "ZeroShotImageClassification", of_captions, {
@@ -159,6 +162,8 @@ FAMILIES = [
         "max_position_embeddings", "pad_token_id", "bos_token_id", "eos_token_id")}}, "vision_config": {k: SIZES[k] for k in (
         "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "image_size", "patch_size")}, "projection_dim": 8}),
     Family("wav2vec2", "AudioClassification", of_sounds, {"conv_dim": [8, 8], "conv_kernel": [10, 8], "conv_stride": [5, 4], "num_feat_extract_layers": 2,
+        "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2, "apply_spec_augment": False, "classifier_proj_size": 8}),
+    Family("hubert", "AudioClassification", of_sounds, {"conv_dim": [8, 8], "conv_kernel": [10, 8], "conv_stride": [5, 4], "num_feat_extract_layers": 2,
         "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2, "apply_spec_augment": False, "classifier_proj_size": 8}),
     Family("whisper", "SpeechSeq2Seq", of_spectra, {"num_mel_bins": 4, "max_source_positions": 6, "max_target_positions": 16}),
 ]  # fmt: skip
