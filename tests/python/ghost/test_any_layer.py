@@ -376,10 +376,6 @@ def test_attention_of_opacus_with_a_bias_of_keys_is_computed_as_one_layer(whole,
         Private(model, 0.3).step(class_loss, [given])
 
 
-def test_a_parameter_without_elements_has_no_gradient():
-    """As the last projection of nn.AdaptiveLogSoftmaxWithLoss has in a narrow model."""
-
-
 class BesideNone(nn.Module):
     """As the last projection of nn.AdaptiveLogSoftmaxWithLoss in a narrow model."""
 

@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor
 
 from ..set_once import SetOnce
 from .batch import Inputs
+from .callers_criterion import OTHER_REDUCTIONS, name_of, of_functions, with_gradients
 from .checks.criterions import leave_call_beside
 from .checks.paired_rows import refuse_pairs
 from .checks.state import marks_of
@@ -30,7 +31,6 @@ from .provenance import IN_ITS_PLACE, Drawn, Finding, as_units, bare, plain
 from .recording import RecordingEngine
 from .set_outside import SettingsHandedOn
 from .shared import Shared
-from .tensor_trees import mapped
 
 _REDUCTIONS = ("mean", "sum")
 
@@ -192,24 +192,6 @@ class PrivateLoss(ReadsLikeANumber, DPTensorFastGradientClipping):
         return f"PrivateLoss({self.item():.4f})"
 
 
-_OTHER_REDUCTIONS = {
-    "none": ". Leave it at 'mean': each example's own loss is formed anyway (loss.loss_per_sample has them), and a step takes the mean of all",
-    "sum": ". For the sum of all losses give make_private() loss_reduction='sum', whose step is not divided by the expected batch",
-    "mean": ". For the mean leave loss_reduction out",
-}
-
-
-def _with_gradients(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """A call of a criterion whose outputs have a graph, as in a loop: some criterions keep their batch then alone."""
-
-    def in_graph(value: torch.Tensor) -> torch.Tensor:
-        return value.detach().requires_grad_().clone() if value.is_floating_point() else value
-
-    with torch.enable_grad():
-        losses = call(mapped(in_graph, args[0]), *args[1:], **kwargs) if args else call(**mapped(in_graph, kwargs))
-    return mapped(torch.Tensor.detach, losses)
-
-
 class PrivateCriterion(SetOnce, SettingsHandedOn, DPLossFastGradientClipping):
     """Opacus' criterion wrapper: runs the criterion with reduction "none" and gives a PrivateLoss. A module, so that it can take the
     place of the one that a model or a LightningModule holds as a child.
@@ -225,7 +207,7 @@ class PrivateCriterion(SetOnce, SettingsHandedOn, DPLossFastGradientClipping):
         own = getattr(criterion, "reduction", loss_reduction)
         self._adds_rows = own == "batchmean" and loss_reduction == "mean"  # KLDivLoss: a row's sum, averaged over rows
         if own != loss_reduction and not self._adds_rows:
-            raise ValueError(f"the criterion's reduction must be loss_reduction ({loss_reduction!r}), got {own!r}{_OTHER_REDUCTIONS.get(own, '')}")
+            raise ValueError(f"the criterion's reduction must be loss_reduction ({loss_reduction!r}), got {own!r}{OTHER_REDUCTIONS.get(own, '')}")
         self.engine = self.module = engine
         self.optimizer = optimizer
         self.loss_reduction, self._reduction = loss_reduction, own
@@ -258,13 +240,13 @@ class PrivateCriterion(SetOnce, SettingsHandedOn, DPLossFastGradientClipping):
             attribution.look_at_criterion(self.criterion)
         keeps = marks_of(self.criterion, buffers=True) != marks
         leave_call_beside(
-            losses, self.criterion, functools.partial(_with_gradients, self._unreduced) if keeps else self._unreduced, *given, packing=packing, batch_first=self.engine.batch_first,
+            losses, self.criterion, functools.partial(with_gradients, self._unreduced) if keeps else self._unreduced, *given, packing=packing, batch_first=self.engine.batch_first,
             reduced=self._reduced, padded=inputs is not None and bool(inputs.padding), found=found,
         )  # fmt: skip
         if losses.dim() == 0:
             raise ValueError(
-                f"{_name_of(self.criterion)} must give one loss per example with reduction='none', got a scalar: leave out the mean "
-                f"over the examples, in a criterion of your own too{_of_functions(self.criterion)}"
+                f"{name_of(self.criterion)} must give one loss per example with reduction='none', got a scalar: leave out the mean "
+                f"over the examples, in a criterion of your own too{of_functions(self.criterion)}"
             )
         if losses is nobodys:
             return PrivateLoss(self.engine, losses, self.loss_reduction)
@@ -314,16 +296,6 @@ class PrivateCriterion(SetOnce, SettingsHandedOn, DPLossFastGradientClipping):
         if ignored is None or not isinstance(target, torch.Tensor) or target.shape != losses.shape:
             return None
         return target != ignored
-
-
-def _name_of(criterion: Any) -> str:
-    return getattr(criterion, "__name__", type(criterion).__name__)
-
-
-def _of_functions(criterion: Any) -> str:
-    """The way out for those of torch.nn.functional, whose reduction is an argument."""
-    name = _name_of(criterion)
-    return f": nn.CrossEntropyLoss() and its like, or functools.partial(F.{name}, reduction='none')" if getattr(nn.functional, name, None) is criterion else ""
 
 
 def _target_lengths(args: tuple, kwargs: dict, losses: torch.Tensor) -> torch.Tensor:

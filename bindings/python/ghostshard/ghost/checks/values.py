@@ -46,11 +46,11 @@ class Repeat:
     in_step: InStep | None = None  # of a forward that communicates, within reaches_others()
 
     def reaches_others(self, chosen: torch.Tensor, highest: Callable[[list[int]], list[int]] = list) -> int:
-        """MIXED if the inputs of the chosen units, or of the rest, or how many there are, move outputs of the others; KEPT if they move
-        buffers; CARRIED if they move the outputs of the forward that follows; PADDED if how far the batch is padded does; UNKNOWN if the model takes no other inputs. chosen: bool [units].
+        """MIXED if the inputs of the chosen units, or of the rest, or how many there are, move outputs of the others; KEPT if they move buffers; CARRIED if they move the
+        outputs of the forward that follows; PADDED if how far the batch is padded does; UNKNOWN if the model takes no other inputs. chosen: bool [units].
 
-        Nine forwards without gradients (five more with them of a model that sets attributes), from the same state, and two more for each way in which a batch can be paired anew. If a forward communicates, a collective: highest() gives the largest of all
-        ranks' numbers, so that all make as many forwards. A rank whose model refuses one of them makes up for it.
+        Nine forwards without gradients (five more with them of a model that sets attributes), two more for each way in which a batch can be paired anew. If a
+        forward communicates, a collective: highest() gives the largest of all ranks' numbers, so that all make as many. A rank whose model refuses one makes up for it.
         """
         if self.communicates and self.in_step is None:
             with InStep(self.model) as in_step:
@@ -67,8 +67,7 @@ class Repeat:
                         other = self.tried(lambda stays=stays: self._among_others(chosen, (state, kept), wrote, mirrored=False, stays=stays), 5)
                         found = other if found is None else found
                 keeping = replace(self, graded=True) if found is not None and not found[2] and self.inputs.keeps and not self.communicates else self
-                if keeping.graded:
-                    found = keeping.tried(lambda: keeping._among_others(chosen, (state, kept), wrote, mirrored=True), 5) or found
+                found = (keeping.tried(lambda: keeping._among_others(chosen, (state, kept), wrote, mirrored=True), 5) if keeping.graded else None) or found
                 unknown, moved, mixed, carried, packed = highest([found is None, *(found or (0, 0, 0)), self._packing is not None])
                 if unknown:
                     return UNKNOWN
