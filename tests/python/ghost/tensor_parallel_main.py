@@ -227,7 +227,8 @@ def epoch(module, optimizer, loader) -> list[list[int]]:
 
 def coins(mesh: DeviceMesh) -> list:
     """The draws of each rank's loader: (data rank, units of each step). No two ranks' generators are seeded alike."""
-    _, module, optimizer, _, loader = made_private(mesh, seed=dist.get_rank())
+    _, module, optimizer, _, loader = made_private(mesh, seed=1)
+    torch.manual_seed(dist.get_rank())
     drawn = epoch(module, optimizer, loader)
     every: list = [None] * dist.get_world_size()
     dist.all_gather_object(every, (module.engine.ranks.data_rank, drawn))
