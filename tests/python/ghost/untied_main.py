@@ -37,6 +37,28 @@ def copies():
     return nn.Sequential(nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 2, enable_nested_tensor=False))
 
 
+class Mixed(nn.Module):
+    """A vector beside each of two layers, of one shape and of one beginning, as RWKV has them: two parameters by rule."""
+
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.scale = nn.Linear(8, 8), nn.Parameter(torch.arange(8.0).clamp(min=3).view(1, 1, 8))
+
+        def forward(self, x):
+            return self.layer(x * self.scale)
+
+    class ScaledToo(Scaled):
+        pass
+
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.one, self.other, self.head = nn.Embedding(11, 8), Mixed.Scaled(), Mixed.ScaledToo(), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(self.other(self.one(self.tokens(x))).mean(1))
+
+
 def refusal(model, shard) -> str:
     torch.manual_seed(3)
     sharded = shard(model())
@@ -56,7 +78,7 @@ def main() -> None:
     for shard in (one_by_one, OfOpacus):
         assert refusal(tied, shard).startswith("tokens.weight and head.weight have the same values and are two parameters"), refusal(tied, shard)
     assert refusal(t5, OfOpacus).startswith("shared.weight and ")  # three embeddings of one class
-    kept = [(tied, FSDP2Wrapper), (tied, at_once), (tied, fully_shard), (untied, one_by_one), (t5, FSDP2Wrapper), (copies, OfOpacus), (copies, FSDP2Wrapper)]
+    kept = [(tied, FSDP2Wrapper), (tied, at_once), (tied, fully_shard), (untied, one_by_one), (t5, FSDP2Wrapper), (copies, OfOpacus), (copies, FSDP2Wrapper), (Mixed, OfOpacus)]
     said = [refusal(*each) for each in kept]
     assert not any(said), said
     assert "have the same values" not in refusal(tied, frozen)

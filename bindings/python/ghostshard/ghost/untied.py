@@ -7,6 +7,7 @@ from itertools import combinations
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
@@ -21,10 +22,11 @@ _SENTENCE = (
 
 def refuse_untied(model: nn.Module, entries: Iterable[Any]) -> None:
     """ValueError for two sharded parameters of one shape and of equal values, of which one trains: of modules of two classes (an embedding, a head), or tied by
-    name in a Transformers model. Copies of a layer, which begin alike, are of one class. entries: layout's."""
+    name in a Transformers model. Copies of a layer, which begin alike, are of one class. entries: layout's. A collective of the ranks of such a pair, which all
+    find the same."""
     of_shape: dict[torch.Size, list[Any]] = {}
     for entry in entries:
-        if isinstance(entry.parameter, DTensor) and entry.parameter.dim() > 1:
+        if isinstance(entry.parameter, DTensor) and sum(extent > 1 for extent in entry.parameter.shape) > 1:  # vectors begin alike by rule
             of_shape.setdefault(entry.parameter.shape, []).append(entry)
     named = {frozenset(map(id, pair)) for pair in _tied_by_name(model)} if of_shape else set()
     for one, other in (pair for alike in of_shape.values() for pair in combinations(alike, 2)):
@@ -39,10 +41,17 @@ def _classes(entry: Any) -> set[str]:
 
 
 def _equal(one: DTensor, other: DTensor) -> bool:
+    """On all ranks, and on one of them not all alike, as zeros of two parameters are."""
     if one.shape != other.shape or one.dtype != other.dtype or one.placements != other.placements or one.device_mesh != other.device_mesh:
         return False
     first, second = comparable(own_part(one)), comparable(own_part(other))
-    return first.numel() > 1 and not first.is_meta and bool((first != first.flatten()[0]).any()) and torch.equal(first, second)
+    known = not first.is_meta and first.numel() > 0
+    tells = known and bool((first != first.flatten()[0]).any())
+    found = torch.tensor([float(known and not torch.equal(first, second)), float(tells)], device=one.device_mesh.device_type)
+    for dimension in range(one.device_mesh.ndim):
+        dist.all_reduce(found, dist.ReduceOp.MAX, group=one.device_mesh.get_group(dimension))
+    differs, tell = found.tolist()
+    return tell > 0 and differs == 0
 
 
 def _tied_by_name(model: nn.Module) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:

@@ -31,9 +31,11 @@ class OutputNode:
 def mark_nodes(forward: object, output: Any, dim: int, only: torch.Tensor | None = None) -> None:
     """For nodes_under(). As the loop gets them: what the model itself goes on with is looked at with its outputs. The mark is in the graph, which nothing else holds.
     forward: which one."""
-    for place, each in enumerate(contents(output)):
-        if each.grad_fn is not None and (only is None or each is only):
-            each.grad_fn.metadata.setdefault(_MARK, []).append((forward, OutputNode(each.output_nr, place, each.shape, dim)))
+    tensors = contents(output)
+    with torch._C.DisableTorchFunctionSubclass():  # a table that all units share says nothing of its graph (shared.py)
+        for place, each in enumerate(tensors):
+            if each.grad_fn is not None and (only is None or each is only):
+                each.grad_fn.metadata.setdefault(_MARK, []).append((forward, OutputNode(each.output_nr, place, each.shape, dim)))
 
 
 def nodes_under(losses: torch.Tensor) -> dict[object, list[tuple[Any, OutputNode]]]:
