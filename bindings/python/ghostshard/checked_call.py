@@ -147,7 +147,7 @@ def _check_terms(noise_multiplier: Any, max_grad_norm: Any) -> None:
     if isinstance(max_grad_norm, (list, tuple)):
         raise ValueError("max_grad_norm must be one number in modes 'ghost' and 'ghost_fsdp' (per_layer shares it out), got a list")
     if not (_is_number(noise_multiplier) and 0 <= noise_multiplier <= _LARGEST):
-        raise ValueError(f"noise_multiplier must be a finite number >= 0 (0: no noise, and no guarantee), got {noise_multiplier!r}")
+        raise ValueError(f"noise_multiplier must be a finite number >= 0 (0: no noise, and no guarantee), and at most {_LARGEST:g}, got {noise_multiplier!r}")
     if not (_is_number(max_grad_norm) and 1 / _LARGEST <= max_grad_norm <= _LARGEST):
         raise ValueError(f"max_grad_norm must be a finite number > 0, from {1 / _LARGEST:g} to {_LARGEST:g}, got {max_grad_norm!r}")
 

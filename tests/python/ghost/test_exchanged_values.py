@@ -83,7 +83,7 @@ class Reads(nn.Module):
     def forward(self, x, lengths, places):
         x = cut_to_the_longest(x, lengths)
         valid = (torch.arange(x.shape[1])[None] < lengths[:, None]).unsqueeze(2)
-        return self.out(self.first(x + places[: x.shape[1], None]) * valid)
+        return self.out(self.first(x + places[: x.shape[1], None]) * valid) * valid
 
 
 @pytest.mark.parametrize("units", [5, 7])  # 7: as many as there are places

@@ -57,18 +57,21 @@ def test_an_interrupt_in_a_part_of_a_draw_drops_the_draw(monkeypatch):
     assert run.charged == 2
 
 
+CANNOT_BE_READ: set[int] = set()  # no setting of the data set's, at whose change items are looked at again
+
+
 class Broken(Dataset):
     """Item 5 cannot be read, once the others were looked at."""
 
     def __init__(self):
         generator = torch.Generator().manual_seed(5)
-        self.x, self.y, self.broken = torch.randn(N, 6, generator=generator), torch.randint(0, 3, (N,), generator=generator), False
+        self.x, self.y = torch.randn(N, 6, generator=generator), torch.randint(0, 3, (N,), generator=generator)
 
     def __len__(self):
         return N
 
     def __getitem__(self, index):
-        if self.broken and index == 5:
+        if index in CANNOT_BE_READ:
             raise OSError("item 5 cannot be read")
         return self.x[index], self.y[index]
 
@@ -78,7 +81,7 @@ def test_a_pass_ends_with_a_batch_that_could_not_be_made(workers):
     """What follows would count as parts of its draw: with accumulation_steps=2 the second half of one draw and the first of the next were one step."""
     data = Broken()
     run = Run(draws=DRAWS, data=data, workers=workers, accumulation_steps=2)
-    data.broken = True
+    CANNOT_BE_READ.add(5)
     batches = iter(run.loader)
     run.backward(*next(batches))
     with pytest.raises(OSError):
@@ -89,7 +92,7 @@ def test_a_pass_ends_with_a_batch_that_could_not_be_made(workers):
     with pytest.raises(RuntimeError, match="step\\(\\) after 1 of the 2 batches"):
         run.optimizer.step()
     run.optimizer.zero_grad()
-    data.broken = False
+    CANNOT_BE_READ.clear()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="a batch of the private loader was passed over")
         for number, (x, y) in enumerate(run.loader):

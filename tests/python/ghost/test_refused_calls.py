@@ -175,5 +175,5 @@ def test_a_loss_past_the_engine_is_named(tmp_path):
 
 
 def test_a_criterion_of_single_losses_is_shown_the_way(tmp_path):
-    with pytest.raises(ValueError, match="got 'none'. A criterion that gives one loss for each example is a function or a module without a reduction"):
+    with pytest.raises(ValueError, match="got 'none'. Leave it at 'mean': each example's own loss is formed anyway"):
         Task(tmp_path).begin(criterion=nn.CrossEntropyLoss(reduction="none"))

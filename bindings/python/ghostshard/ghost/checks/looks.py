@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import operator
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ _FLAGS = (bool, str, types.NoneType)
 _FUNCTIONS = (types.FunctionType, types.MethodType)
 _OF_MODULES = frozenset(vars(nn.Module()))
 _SPACES = (types.SimpleNamespace, argparse.Namespace)
+_LOGGED = (int, float, str, types.NoneType)  # what lists grow by, and numbers that dicts count
 _ENTRIES, _DEPTH = 64, 3  # of a dict or a list that a module holds, and of objects within each other
 
 
@@ -57,6 +59,8 @@ class Looks:
         """known: objects that came before, such as a configuration that all modules have. near: where the module's class is from. within: the name of what has these."""
         for name, value in own.items():
             path = within + name
+            if name.startswith("ghostshard"):  # ours
+                continue
             if type(value) in _FLAGS:
                 yield path, value
             elif type(value) in (int, float):
@@ -95,9 +99,10 @@ def moved_since(look: tuple, now: tuple, model: nn.Module) -> Moved:
         return Moved("a module")
     flags = []
     for module, one, two in zip(_modules_of(model), look, now):
+        more_hooks = one[:2] == two[:2] and one[3] == two[3] and all(map(operator.le, one[2], two[2]))  # Transformers sets up some, which stay
         (*_, set_to), set_to_now = one, dict(two[-1])
         for what, before, after in zip(("class", "forward", "hooks", "mode (train, eval)"), one, two):
-            if before != after:
+            if before != after and not more_hooks:
                 return Moved(f"{type(module).__name__}'s {what}")
         for name, value in set_to:
             if type(value) in (int, float) or set_to_now.get(name, value) == value:
@@ -125,9 +130,9 @@ def _modules_of(model: nn.Module) -> Iterator[nn.Module]:
 def _entries_of(name: str, value: Any, near: str) -> dict[str, Any]:
     """What a dict or a list has, and an object that is there for settings; {} if it is none of these."""
     if isinstance(value, (list, tuple)):
-        return {str(number): each for number, each in enumerate(value)} if len(value) <= _ENTRIES else {}
+        return {str(number): each for number, each in enumerate(value) if type(each) not in _LOGGED} if len(value) <= _ENTRIES else {}
     if isinstance(value, dict):
-        return {key: each for key, each in value.items() if isinstance(key, str)} if len(value) <= _ENTRIES else {}
+        return {key: each for key, each in value.items() if isinstance(key, str) and type(each) not in _LOGGED[:2]} if len(value) <= _ENTRIES else {}
     if isinstance(value, (type, nn.Module, torch.Tensor)) or callable(value):
         return {}
     settings = name.endswith("config") or isinstance(value, _SPACES) or is_dataclass(value) or type(value).__module__ == near

@@ -93,7 +93,8 @@ def marks_of(owner: Any, *, buffers: bool = False) -> list[tuple]:
 
 def _mark(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return id(value), value._version
+        with torch._C.DisableTorchFunctionSubclass():  # rows of a batch would be read
+            return id(value), value._version
     if isinstance(value, (list, collections.deque, dict)):
         inside = itertools.islice(value.values() if isinstance(value, dict) else value, _MOST)
         return id(value), len(value), tuple(_mark(each) for each in inside if type(each) not in _COUNTERS)
