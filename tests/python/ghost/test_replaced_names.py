@@ -154,6 +154,30 @@ def test_it_is_looked_at_once_for_each(monkeypatch):
     assert 9 in looked and set(looked) <= {0, 1, 2, 3, 9}
 
 
+def test_a_function_comes_late_beside_a_counter_and_others_in_turn():
+    """What was looked at before the counter told nothing any more is not what stands there now."""
+    step = step_of(Model())
+    for _ in range(6):
+        step()
+    for _ in range(2):
+        with mock.patch.object(F, "gelu", lambda h: GELU(h) / 2):
+            step()
+        step()
+    with mock.patch.object(F, "gelu", lambda h: mix(GELU(h))), pytest.raises(RuntimeError, match=MIXED):
+        step()
+
+
+def test_a_function_comes_after_many_others():
+    """More than are remembered: each is looked at."""
+    step = step_of(nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 3)))
+    for number in range(18):
+        with mock.patch.object(F, "gelu", lambda h, approximate="none", number=number: GELU(h) / (number + 1)):
+            step()
+        step()
+    with mock.patch.object(F, "gelu", lambda h, approximate="none": mix(GELU(h))), pytest.raises(RuntimeError, match=MIXED):
+        step()
+
+
 def test_a_function_that_was_put_back_before_backward_is_refused():
     torch.manual_seed(0)
     model = Model()

@@ -44,7 +44,8 @@ class Names:
 
     def __init__(self) -> None:
         self._bound: Bound = []
-        self._known: list[Bound] = []
+        self._known: list[tuple[int, Bound]] = []  # with the number of each
+        self._numbers = itertools.count()  # none comes twice: what one stood for was checked
         self._changes: collections.Counter[tuple[int, str]] = collections.Counter()  # of numbers and words, by namespace and name
         self.number = -1  # which of those that were seen it is
 
@@ -52,18 +53,16 @@ class Names:
         """Which they are now."""
         if self.number < 0 or self.moved:
             self._count_changes()
-            again = next((number for number, each in enumerate(self._known) if not _moved(each)), -1)
-            self._bound = self._known[again] if again >= 0 else self._bound_in(of)
-            self.number = again if again >= 0 else max(self.number + 1, len(self._known))
-            if again < 0 and len(self._known) < _MOST_KNOWN:
-                self._known.append(self._bound)
+            again = next((each for each in self._known if not _moved(each[1])), None)
+            self.number, self._bound = again or (next(self._numbers), self._bound_in(of))
+            if again is None and len(self._known) < _MOST_KNOWN:
+                self._known.append((self.number, self._bound))
         return self.number
 
     @property
     def moved(self) -> str:
         """The first name that stands for something else than when it was looked at last; "" if none does."""
         return _moved(self._bound)
-
 
     def _count_changes(self) -> None:
         changed = [(id(space), name) for space, read, stood_for in self._bound for name, each in zip(_read_by(read), stood_for)

@@ -129,4 +129,4 @@ def _outputs(repeat: Any, unit: int | None, states: Any) -> dict[int, torch.Tens
     return {place: each.movedim(dim, 0) for place, each, dim in rows if dim is not None and each.is_floating_point()}
 
 
-__all__ = ["FoundLength", "find_lengths"]
+__all__ = ["FoundLength", "VaryingLengths", "find_lengths"]
