@@ -1,6 +1,7 @@
 """Functions, methods and flags that a program puts in the place of others while it trains: what the model's code names is looked at anew, and so is what a criterion's, a
 collate_fn's and a data set's does."""
 
+import pickle
 import sys
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
 from ghostshard import PrivacyEngine
 from ghostshard.ghost.checks.gradients import AttributionCheck
+from ghostshard.loaders.set_so import Settings
 
 HERE = sys.modules[__name__]
 N = 64
@@ -398,3 +400,20 @@ def test_what_comes_beside_the_code_is_none_of_its_functions(monkeypatch):
         step()
     monkeypatch.delattr(HERE, "tanh")
     step()
+
+
+def test_workers_that_are_started_anew_look_for_themselves():
+    """By "spawn", as on some systems: what names stand for is of one process."""
+    settings = Settings()
+    assert settings.are_new(Collate()) and not settings.are_new(Collate())
+    assert pickle.loads(pickle.dumps(settings)).are_new(Collate())
+    model = nn.Linear(6, 3)
+    loader = DataLoader(Items(), batch_size=16, collate_fn=Collate(), num_workers=1, multiprocessing_context="spawn")
+    module, optimizer, criterion, loader = PrivacyEngine().make_private(
+        module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), data_loader=loader, noise_multiplier=1.0, max_grad_norm=1.0,
+        criterion=nn.CrossEntropyLoss(), grad_sample_mode="ghost",
+    )  # fmt: skip
+    for x, y in loader:
+        optimizer.zero_grad()
+        criterion(module(x), y).backward()
+        optimizer.step()

@@ -40,12 +40,12 @@ Bound = list[tuple[Mapping[str, Any], Callable[[Mapping[str, Any]], Any], Any]] 
 
 
 class Names:
-    """Of one model, function or object."""
+    """Of one model, function or object. first: the number of what it sees first."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: int = 0) -> None:
         self._bound: Bound = []
         self._known: list[tuple[int, Bound]] = []  # with the number of each
-        self._numbers = itertools.count()  # none comes twice: what one stood for was checked
+        self._numbers = itertools.count(first)  # none comes twice: what one stood for was checked
         self._changes: collections.Counter[tuple[int, str]] = collections.Counter()  # of numbers and words, by namespace and name
         self.number = -1  # which of those that were seen it is
 

@@ -13,6 +13,7 @@ from .within import within
 _PLAIN = (bool, int, float, str, types.NoneType)
 _DEPTH = 4  # of objects within each other
 _MOST_VALUES = 3
+_ELSEWHERE = 1 << 32
 _MOST, _MOST_READ = 64, 1024  # settings that are looked at, and values of each
 
 
@@ -42,6 +43,11 @@ class Settings:
         self._seen: set[tuple] = set()
         self._values = FirstValues(words=frugal)
         self._names: dict[int, tuple[Any, Names]] = {}  # by the code of a function, or else by the object
+        self._first = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Of a worker that is started anew, which has its own functions: it looks at them once."""
+        return {**vars(self), "_names": {}, "_first": self._first + _ELSEWHERE}
 
     def now(self, value: Any) -> dict[tuple, Any]:
         """By path; but for numbers, which may count."""
@@ -67,7 +73,7 @@ class Settings:
     def _look_at_names(self, value: Any) -> str:
         """Which functions those in its code are."""
         code = getattr(getattr(value, "__func__", value), "__code__", value)
-        _, names = self._names.setdefault(id(code), (code, Names()))
+        _, names = self._names.setdefault(id(code), (code, Names(self._first)))
         return f"of {names.look(value)}"
 
     def _telling(self, found: Iterable[tuple[tuple, Any]]) -> tuple[tuple[tuple, Any], ...]:
