@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from ...loaders.padding import Axis
+from ..graph import nodes_under
 from ..listed import mapped_units, picked
 from ..packing import Packing
 from ..provenance import Drawn, Finding, as_units, plain
@@ -63,19 +64,8 @@ def own_losses_under(losses: torch.Tensor) -> list[Any]:
 
 def _under(losses: torch.Tensor, mark: str) -> list[Any]:
     """What was left beside those that these follow from."""
-    found: list[Any] = []
-    waiting, seen = [losses.grad_fn], set()
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        left = node.metadata.get(mark)
-        if left is not None:
-            found.append(left)
-        else:
-            waiting.extend(following for following, _ in node.next_functions)
-    return found
+    left = (node.metadata.get(mark) for node in nodes_under([losses], lambda node: node.metadata.get(mark) is None))
+    return [each for each in left if each is not None]
 
 
 class Call:

@@ -30,10 +30,11 @@ import torch.distributed as dist
 from torch import nn
 
 from ...lost_ranks import answered
+from ..graph import nodes_under
 from ..provenance import functions_under
 from .criterions import criterions_under, own_losses_under
 from .found_lengths import VaryingLengths, find_lengths
-from .padded_gradients import PaddedGradients, nodes_under
+from .padded_gradients import PaddedGradients, outputs_under
 from .padding import settled_axes
 from .seen import Seen
 from .state import State
@@ -143,7 +144,7 @@ class AttributionCheck:
             self._lengths.looked()
             for each in looked_at:
                 find_lengths(each, units, seed)
-        nodes = nodes_under(losses)
+        nodes = outputs_under(losses)
         padded = [PaddedGradients(nodes.get(each.inputs.forward, ()), each.inputs.padded_outputs, each.inputs.found_lengths) for each in looked_at]
         axes = next((each.inputs.padding for each in reversed(looked_at) if each.inputs.padding), ())
         pooled = all(each.inputs.pooled for each in looked_at)
@@ -303,15 +304,8 @@ def _name(packed: bool) -> str:
 @contextmanager
 def _leaves_untouched(losses: torch.Tensor) -> Iterator[None]:
     """Gradients of the caller's own leaves, such as inputs, stay what they were."""
-    seen, waiting, leaves = set(), [losses.grad_fn], []
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if isinstance(getattr(node, "variable", None), torch.Tensor):
-            leaves.append((node.variable, node.variable.grad))
-        waiting.extend(following for following, _ in node.next_functions)
+    variables = (getattr(node, "variable", None) for node in nodes_under([losses]))
+    leaves = [(each, each.grad) for each in variables if isinstance(each, torch.Tensor)]
     for leaf, _ in leaves:
         leaf.grad = None
     try:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..graph import nodes_under
 from ..provenance.opened import contents
 from .differences import dim_of_rows
 from .found_lengths import FoundLength
@@ -29,7 +30,7 @@ class OutputNode:
 
 
 def mark_nodes(forward: object, output: Any, dim: int, only: torch.Tensor | None = None) -> None:
-    """For nodes_under(). As the loop gets them: what the model itself goes on with is looked at with its outputs. The mark is in the graph, which nothing else holds.
+    """For outputs_under(). As the loop gets them: what the model itself goes on with is looked at with its outputs. The mark is in the graph, which nothing else holds.
     forward: which one."""
     tensors = contents(output)
     with torch._C.DisableTorchFunctionSubclass():  # a table that all units share says nothing of its graph (shared.py)
@@ -38,18 +39,12 @@ def mark_nodes(forward: object, output: Any, dim: int, only: torch.Tensor | None
                 each.grad_fn.metadata.setdefault(_MARK, []).append((forward, OutputNode(each.output_nr, place, each.shape, dim)))
 
 
-def nodes_under(losses: torch.Tensor) -> dict[object, list[tuple[Any, OutputNode]]]:
+def outputs_under(losses: torch.Tensor) -> dict[object, list[tuple[Any, OutputNode]]]:
     """By forward: the nodes of outputs from which these follow."""
     found: dict[object, list[tuple[Any, OutputNode]]] = {}
-    waiting, seen = [losses.grad_fn], set()
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
+    for node in nodes_under([losses]):
         for forward, of in node.metadata.get(_MARK, ()):
             found.setdefault(forward, []).append((node, of))
-        waiting.extend(following for following, _ in node.next_functions)
     return found
 
 
@@ -99,4 +94,4 @@ def _beyond(gradient: torch.Tensor, dim: int, of: PaddedOutput | FoundLength) ->
     return bool((torch.where(others.to(rows.device), rows.abs().amax(2), 0) > least).any())
 
 
-__all__ = ["PaddedGradients", "mark_nodes", "nodes_under"]
+__all__ = ["PaddedGradients", "mark_nodes", "outputs_under"]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import torch
 
+from ..graph import nodes_under
 from ..listed import Path
 from ..same_memory import lies_within
 from ..tensor_trees import tensors_in
@@ -100,32 +102,23 @@ def mark(values: Any, finding: Finding) -> None:
             value.grad_fn.metadata.setdefault(_MARK, []).append(finding)
 
 
+def _marks(node: Any) -> list[Finding]:
+    return node.metadata.get(_MARK, [])
+
+
+def _of_no_forward(node: Any) -> bool:
+    return not any(each.forward for each in _marks(node))
+
+
 def under(values: list[torch.Tensor]) -> list[Finding]:
     """Of the forwards and criterions that these follow from."""
-    found: list[Finding] = []
-    waiting, seen = [each.grad_fn for each in values], set()
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        marks = node.metadata.get(_MARK, [])
-        found += marks
-        if not any(each.forward for each in marks):
-            waiting.extend(following for following, _ in node.next_functions)
-    return found
+    return [each for node in nodes_under(values, _of_no_forward) for each in _marks(node)]
 
 
 def functions_under(losses: torch.Tensor) -> frozenset[str]:
     """Names of the functions that formed them of the outputs of forwards."""
-    waiting, seen = [losses.grad_fn], set()
-    while waiting and len(seen) < _MOST_FUNCTIONS:
-        node = waiting.pop()
-        if node is None or node in seen or any(each.forward for each in node.metadata.get(_MARK, [])):
-            continue
-        seen.add(node)
-        waiting.extend(following for following, _ in node.next_functions)
-    return frozenset(node.name() for node in seen)
+    nodes = filter(_of_no_forward, nodes_under([losses], _of_no_forward))
+    return frozenset(node.name() for node in islice(nodes, _MOST_FUNCTIONS))
 
 
 def may_train(losses: torch.Tensor, leaf: torch.Tensor, piece: Any = None, *, vouched: bool = False) -> bool:
