@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.data import Dataset
 
 from .fetched import ways_to_items
+from .holders import Cells
 from .names import functions_in
 
 _ENTRIES = 64  # of a dict
@@ -143,23 +144,7 @@ def _taken(dataset: Any, item: Callable[[int], Any], place: int, count: int, aga
     return found
 
 
-class _Cells:
-    """What a function has of those around it, by name."""
-
-    def __init__(self, of: types.FunctionType):
-        self._of = dict(zip(of.__code__.co_freevars, of.__closure__ or ()))
-
-    def items(self) -> list[tuple[str, Any]]:
-        return [(name, cell.cell_contents) for name, cell in self._of.items() if cell != types.CellType()]
-
-    def __getitem__(self, name: str) -> Any:
-        return self._of[name].cell_contents
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        self._of[name].cell_contents = value
-
-
-_Space = dict | _Cells
+_Space = dict | Cells
 
 
 def _held_by(dataset: Any) -> Iterator[tuple[_Space, str, Any]]:
@@ -173,7 +158,7 @@ def _held_by(dataset: Any) -> Iterator[tuple[_Space, str, Any]]:
     for space in spaces:
         yield from ((space, name, value) for name, value in space.items() if isinstance(name, str))
     for function in functions_in(dataset):
-        cells, around = _Cells(function), function.__globals__
+        cells, around = Cells(function), function.__globals__
         yield from ((cells, name, value) for name, value in cells.items())
         yield from ((around, name, around[name]) for name in {*function.__code__.co_names} if name in around)
 

@@ -1,9 +1,9 @@
-"""What the names in a model's code stand for, or in that of a criterion, a collate_fn, a data set: functions of torch and of modules, methods of classes, and plain
-values beside them.
+"""What the names in a model's code stand for, or in that of a criterion, a collate_fn, a data set: functions of torch and of modules, methods of classes, plain
+values beside them, and what holds such values.
 
-A program may put another function in the place of one (`F.gelu = mine`, `Block.attend = mine`), for good or while a forward runs, or set what all
-modules of a class share (`Block.mixes = True`). No module, hook or setting shows that. So which names the code uses is read from it once, and
-looked at again whether they are bound as they were.
+A program may put another function in the place of one (`F.gelu = mine`, `Block.attend = mine`, `table["act"] = mine`), for good or while a forward runs, or set
+what all modules of a class share (`Block.mixes = True`) or what stands beside them (`args.mixes = True`). No module, hook or setting shows that. So which names the
+code uses is read from it once, and looked at again whether they are bound as they were. Code that makes names up (`getattr`, `globals`) may use any.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import functools
 import inspect
 import itertools
 import operator
+import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -21,6 +22,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from .holders import Cells, Space, held, holds
 from .within import within
 
 _ENTRIES = ("forward", "__call__", "__getitem__", "__getitems__", "__iter__", "__next__")  # where code is entered
@@ -29,14 +31,19 @@ _FUNCTIONS = (
 )  # fmt: skip
 _PLAIN = (bool, int, float, str, types.NoneType)
 _COUNTED = (int, float, str)
-_MOST_VALUES = 3  # of a number or a word: a counter has a new one in every batch
+_MOST_VALUES = 3  # of a number or a word, and of what holds others: a counter has a new one in every batch
 _CLOSED = ("torch.", "numpy.")  # whose functions are taken as they are
 _OPEN = ("torch.nn.functional", "torch.nn.modules")
 _DEPTH, _MOST_HELD = 4, 256  # of objects within each other, and how many
 _MOST = 4096  # functions that are read
 _MOST_KNOWN = 16
+_OF_OBJECTS = {"getattr", "attrgetter", "methodcaller"}  # make up names of attributes
+_OF_SURROUNDINGS = {"globals", "eval", "exec"}  # and of what stands beside
+_MOST_MADE_UP = 512  # names of a namespace any of which may be meant
+_OF_MODULES = vars(nn.Module()).keys()  # which every module has
+_EXTENT, _NOTHING = "entries", object()  # how many a dict or a list has
 
-Bound = list[tuple[Mapping[str, Any], Callable[[Mapping[str, Any]], Any], Any]]  # namespace, what reads its names, what they stood for
+Bound = list[tuple[Space, Callable[[Any], tuple], tuple]]  # a namespace, what reads its names, what they stood for
 
 
 class Names:
@@ -46,16 +53,18 @@ class Names:
         self._bound: Bound = []
         self._known: list[tuple[int, Bound]] = []  # with the number of each
         self._numbers = itertools.count(first)  # none comes twice: what one stood for was checked
-        self._changes: collections.Counter[tuple[int, str]] = collections.Counter()  # of numbers and words, by namespace and name
+        self._changes: collections.Counter[tuple[int, Any]] = collections.Counter()  # by whose namespace it is, and name
         self.number = -1  # which of those that were seen it is
 
     def look(self, of: Any) -> int:
         """Which they are now."""
-        if self.number < 0 or self.moved:
-            self._count_changes()
-            again = next((each for each in self._known if not _moved(each[1])), None)
-            self.number, self._bound = again or (next(self._numbers), self._bound_in(of))
-            if again is None and len(self._known) < _MOST_KNOWN:
+        changed = list(self._changed())
+        if self.number < 0 or changed:
+            self._count(changed)
+            replaced = any(holds(before) for *_, before in changed)  # maybe by another that holds the same: it is looked into from now on
+            number, bound = next((each for each in self._known if not _moved(each[1])), (-1, []))
+            self.number, self._bound = next(self._numbers) if number < 0 else number, self._bound_in(of) if number < 0 or replaced else bound
+            if number < 0 and len(self._known) < _MOST_KNOWN:
                 self._known.append((self.number, self._bound))
         return self.number
 
@@ -64,55 +73,93 @@ class Names:
         """The first name that stands for something else than when it was looked at last; "" if none does."""
         return _moved(self._bound)
 
-    def _count_changes(self) -> None:
-        changed = [(id(space), name) for space, read, stood_for in self._bound for name, each in zip(_read_by(read), stood_for)
-                   if type(each) in _COUNTED and not _same(space.get(name), each)]  # fmt: skip
-        self._changes.update(set(changed))
-        if any(self._changes[each] >= _MOST_VALUES for each in changed):
+    def _changed(self) -> Iterator[tuple[Any, Any, Any]]:
+        """Whose namespace, a name, and what it stood for, of those that stand for something else."""
+        return ((space[0], name, before) for space, name, now, before in _others(self._bound) if holds(before) or not _same(now, before))
+
+    def _count(self, changed: list[tuple[Any, Any, Any]]) -> None:
+        counted = {(id(owner), name) for owner, name, before in changed if type(before) in _COUNTED or holds(before)}
+        self._changes.update(counted)
+        if any(self._changes[each] >= _MOST_VALUES for each in counted):
             self._known.clear()
 
     def _bound_in(self, of: Any) -> Bound:
-        by_space: dict[int, tuple[Mapping[str, Any], set[str]]] = {}
-        for space, name in _names_in(*_code_of(of)):
-            if self._changes[id(space), name] < _MOST_VALUES:
-                by_space.setdefault(id(space), (space, set()))[1].add(name)
-        found = []
-        for space, names in by_space.values():
-            read = operator.itemgetter(*sorted(names), *sorted(names)[:1])  # two or more: a tuple
-            found.append((space, read, read(space)))
+        by_owner: dict[tuple[int, bool], tuple[Space, dict[Any, None]]] = {}
+        for space, name in _named_in(*_code_of(of), self._is_followed):
+            by_owner.setdefault((id(space[0]), name is _EXTENT), (space, {}))[1][name] = None
+        found: Bound = []
+        for (_, extent), (space, names) in by_owner.items():
+            read = _length if extent else operator.itemgetter(*names, *itertools.islice(names, 1))  # two or more: a tuple
+            found.append((space, read, read(space[1])))
         return found
 
+    def _is_followed(self, owner: Any, name: Any) -> bool:
+        return self._changes[id(owner), name] < _MOST_VALUES
 
-def _read_by(read: Any) -> tuple[str, ...]:
-    return read.__reduce__()[1]
+
+def _length(space: Any) -> tuple[int]:
+    return (len(space),)
+
+
+def _others(bound: Bound) -> Iterator[tuple[Space, Any, Any, Any]]:
+    """Names that are bound otherwise, if to the same content: the namespace, the name, what stands there now (None: nothing) and what stood there."""
+    for space, read, before in bound:
+        try:
+            if all(map(operator.is_, read(space[1]), before)):
+                continue
+        except (LookupError, ValueError):  # one is gone; a cell is empty
+            pass
+        if read is _length:
+            yield space, _EXTENT, len(space[1]), before[0]
+            continue
+        for name, each in zip(read.__reduce__()[1], before):
+            try:
+                now = space[1][name]
+            except (LookupError, ValueError):
+                now = None
+            if now is not each:
+                yield space, name, now, each
 
 
 def _moved(bound: Bound) -> str:
-    for namespace, read, stood_for in bound:
-        try:
-            if not all(map(operator.is_, now := read(namespace), stood_for)):
-                found = next((name for name, one, two in zip(_read_by(read), now, stood_for) if not _same(one, two)), "")
-                if found:
-                    return found
-        except KeyError as error:
-            return str(error.args[0])
-    return ""
+    others = (name for _, name, now, before in _others(bound) if not _same(now, before) and not (holds(before) and _content(now) == _content(before)))
+    name = next(others, "")
+    return name if isinstance(name, str) else f"entry {name!r}"
 
 
 def _same(one: Any, two: Any) -> bool:
     return one is two or (type(one) is type(two) and type(one) in _PLAIN and one == two)
 
 
-def _code_of(value: Any) -> tuple[list[Any], list[Mapping[str, Any]]]:
-    """Functions, and namespaces of classes."""
+def _runs(value: Any) -> bool:
+    return issubclass(type(value), _FUNCTIONS)
+
+
+def _tells(value: Any) -> bool:
+    return _runs(value) or type(value) in _PLAIN
+
+
+def _content(value: Any) -> list[Any]:
+    return [each for _, _, each in held(value, None) if _tells(each)] if holds(value) else [value]
+
+
+def _code_of(value: Any) -> tuple[list[Any], list[type]]:
+    """Functions and classes."""
     functions, classes = [], set()
-    held = value.modules() if isinstance(value, nn.Module) else itertools.islice(_held_by(value, _DEPTH), _MOST_HELD)
-    for each in held:
-        if isinstance(each, _FUNCTIONS):
+    for each in _parts_of(value) if isinstance(value, nn.Module) else itertools.islice(_held_by(value, _DEPTH), _MOST_HELD):
+        if _runs(each):
             functions.append(each)
         else:
             classes |= set(type(each).__mro__)
-    return functions, [vars(each) for each in classes - {object, nn.Module} if each.__module__ != "builtins"]
+    return functions, [each for each in classes - {object, nn.Module} if each.__module__ != "builtins"]
+
+
+def _parts_of(model: nn.Module) -> Iterator[Any]:
+    """Modules, functions that they hold, and objects of the program's own."""
+    for module in model.modules():
+        yield module
+        own = (each for name, each in vars(module).items() if name not in _OF_MODULES)
+        yield from (each for each in own if _runs(each) or (holds(each) and callable(each) and not isinstance(each, type)))
 
 
 def _held_by(value: Any, depth: int) -> Iterator[Any]:
@@ -123,15 +170,24 @@ def _held_by(value: Any, depth: int) -> Iterator[Any]:
             yield from _held_by(each, depth - 1)
 
 
-def _names_in(functions: list[Any], classes: list[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """Namespaces, and names in them that stand for functions which these may reach, or for plain values."""
-    yield from _entries(classes)
-    for _, spaces, names in _reached(functions, classes):
+def _named_in(functions: list[Any], classes: list[type], followed: Callable[[Any, Any], bool]) -> Iterator[tuple[Space, Any]]:
+    """Namespaces, and names in them that stand for functions which these may reach, for plain values, or for what holds such."""
+    yield from ((space, name) for space, name in _entries(classes) if followed(space[0], name))
+    for function, spaces, names in _reached(functions, classes):
         for space in spaces:
-            for name in names:
-                bound = space.get(name)
-                if isinstance(bound, _FUNCTIONS) or (type(bound) in _PLAIN and name in space and not name.startswith("__")):
+            for name, bound in _read_in(space, names, function):
+                if followed(space[0], name):
                     yield space, name
+                    if holds(bound):
+                        yield from _held_in(bound, names, followed)
+
+
+def _held_in(value: Any, names: set[str], followed: Callable[[Any, Any], bool]) -> Iterator[tuple[Space, Any]]:
+    for space, name, entry in itertools.islice(held(value, names), _MOST_HELD):
+        if (_tells(entry) or holds(entry)) and followed(space[0], name):
+            yield space, name
+        if isinstance(space[1], (dict, list)) and followed(space[0], _EXTENT):
+            yield space, _EXTENT
 
 
 def functions_in(of: Any) -> Iterator[types.FunctionType]:
@@ -139,13 +195,14 @@ def functions_in(of: Any) -> Iterator[types.FunctionType]:
     return (function for function, *_ in _reached(*_code_of(of)))
 
 
-def _entries(classes: list[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], str]]:
-    return [(space, name) for space in classes for name in _ENTRIES if isinstance(space.get(name), _FUNCTIONS)]
+def _entries(classes: list[type]) -> list[tuple[Space, str]]:
+    return [((each, vars(each)), name) for each in classes for name in _ENTRIES if _runs(vars(each).get(name))]
 
 
-def _reached(functions: list[Any], classes: list[Mapping[str, Any]]) -> Iterator[tuple[types.FunctionType, list[Mapping[str, Any]], set[str]]]:
-    """Each function, with the names in its code and where they may be bound."""
-    waiting, seen = [*functions, *(space[name] for space, name in _entries(classes))], set()
+def _reached(functions: list[Any], classes: list[type]) -> Iterator[tuple[types.FunctionType, list[Space], set[str]]]:
+    """Each function, where the names in its code may be bound, and these."""
+    waiting, seen = [*functions, *(space[1][name] for space, name in _entries(classes))], set()
+    beside: list[Space] = [(each, vars(each)) for each in (torch.Tensor, *classes)]
     while waiting and len(seen) < _MOST:
         bound = waiting.pop()
         function = getattr(bound, "fget", None) or getattr(bound, "func", None) or inspect.unwrap(getattr(bound, "__func__", bound))
@@ -155,17 +212,36 @@ def _reached(functions: list[Any], classes: list[Mapping[str, Any]]) -> Iterator
         own, names = function.__globals__, set(_names_of(function.__code__))
         modules = [own[name] for name in names if isinstance(own.get(name), types.ModuleType)]
         modules += [each for module in modules for name in names if isinstance(each := vars(module).get(name), types.ModuleType)]  # torch.nn.functional
-        spaces = [own, *map(vars, modules), vars(torch.Tensor), *classes]
+        spaces: list[Space] = [(each, each) for each in (own, *map(vars, modules))] + beside
+        if function.__closure__:
+            spaces.append((function.__closure__, Cells(function)))
         yield function, spaces, names
-        waiting += [space[name] for space in spaces for name in names if isinstance(space.get(name), _FUNCTIONS)]
+        for space in spaces:
+            for _, each in _read_in(space, names, function):
+                waiting += [entry for _, _, entry in held(each, names) if _runs(entry)] if holds(each) else [each] * _runs(each)
+
+
+def _read_in(space: Space, names: set[str], function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """Names in a namespace that a function with these reads, and functions, plain values, and what holds such, that stand there."""
+    values = space[1]
+    made_up = set() if _is_installed(function) else _OF_SURROUNDINGS if values is function.__globals__ else _OF_OBJECTS
+    for name in list(values) if names & made_up and len(values) <= _MOST_MADE_UP else names:
+        bound = values.get(name, _NOTHING)
+        if _runs(bound) or (not name.startswith("__") and bound is not _NOTHING and (type(bound) in _PLAIN or holds(bound))):
+            yield name, bound
+
+
+def _is_installed(function: types.FunctionType) -> bool:
+    """Whether it is a library's, not the program's own."""
+    return any(each in str(function.__globals__.get("__file__")) for each in ("site-packages", "dist-packages"))
 
 
 def _closed(module: str) -> bool:
-    return module.startswith(_CLOSED) and not module.startswith(_OPEN)
+    return (module.startswith(_CLOSED) and not module.startswith(_OPEN)) or module.partition(".")[0] in sys.stdlib_module_names
 
 
 def _names_of(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
+    yield from (*code.co_names, *code.co_freevars)
     for each in code.co_consts:
         if isinstance(each, types.CodeType):
             yield from _names_of(each)
