@@ -41,7 +41,32 @@ def speech_of(**config):
     return speech(**config), batch, lambda model, batch: model(input_values=batch[0], labels=batch[1]).loss
 
 
-CASES = {"words": words, "speech": speech_of, "speech_with_norms_before": lambda: speech_of(do_stable_layer_norm=True)}
+def text_of(kind, head, **config):
+    transformers = pytest.importorskip("transformers")
+    if not hasattr(transformers, f"{kind}Config"):
+        pytest.skip(f"this Transformers has no {kind}")
+    sizes = {"vocab_size": 23, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "pad_token_id": 0}
+    off = {"attention_probs_dropout_prob": 0.0, "hidden_dropout_prob": 0.0} if kind == "Longformer" else {"attention_dropout": 0.0, "use_cache": False}
+    model = getattr(transformers, f"{kind}For{head}")(getattr(transformers, f"{kind}Config")(**sizes | off | config)).train()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(0.1 * torch.randn(parameter.shape))  # some are made without values
+    labels = torch.randint(0, 2, (4,)) if head == "SequenceClassification" else torch.randint(1, 23, (4, 8))
+    return model, (torch.randint(1, 23, (4, 8)), labels), lambda model, batch: model(input_ids=batch[0], attention_mask=torch.ones_like(batch[0]), labels=batch[1]).loss
+
+
+def longformer():
+    """Rows that its attention turns for its own children, of as many places as there are examples, too."""
+    return text_of("Longformer", "SequenceClassification", attention_window=4, max_position_embeddings=16, type_vocab_size=2)
+
+
+def jetmoe():
+    """Its attention takes a part of its experts by other ways than their forward."""
+    sizes = {"num_key_value_heads": 2, "kv_channels": 8, "num_local_experts": 3, "num_experts_per_tok": 1, "max_position_embeddings": 16}
+    return text_of("JetMoe", "CausalLM", **sizes)
+
+
+CASES = {"words": words, "speech": speech_of, "speech_with_norms_before": lambda: speech_of(do_stable_layer_norm=True), "longformer": longformer, "jetmoe": jetmoe}
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -126,6 +126,8 @@ class PatchedForward:
         else:
             args, kwargs = settled_arguments(layer, args, kwargs)
         if any(isinstance(value, Shared) for value in tensors_in((args, kwargs))) and self.rule is not per_example:
+            if next(layer.module.children(), None) is None:
+                return per_example(layer, *args, **kwargs)
             raise ValueError(
                 f"{layer.name} ({original_class(layer.module).__name__}) gets a tensor that all units share, and its rule takes "
                 "none: register one (ghostshard.register_rule)"

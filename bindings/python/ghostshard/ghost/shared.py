@@ -88,7 +88,7 @@ class Shared(torch.Tensor):
         _refuse_strays((args, kwargs))
         if not (_writes(func) and isinstance(args[0], Shared)):
             return cls.done(func, (args, kwargs))
-        found = cls.done(func, ((torch.clone(_as_it_is(args[0])), *args[1:]), kwargs))
+        found = cls.done(_with_items if func is torch.Tensor.__setitem__ else func, ((torch.clone(_as_it_is(args[0])), *args[1:]), kwargs))
         if not isinstance(found, Shared) or found.shape != args[0].shape:
             raise RuntimeError(f"{func.__name__}: values of one unit cannot be written into a tensor that all units share (rows of a table that are looked up once for all examples)")
         args[0].__dict__.update(found.__dict__)
@@ -139,7 +139,17 @@ def _as_it_is(value: Shared) -> torch.Tensor:
 def _writes(func: Any) -> bool:
     """Into its first argument."""
     name = getattr(func, "__name__", "")
-    return (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE
+    return (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE or func is torch.Tensor.__setitem__
+
+
+def _with_items(value: torch.Tensor, where: Any, items: Any) -> torch.Tensor:
+    """A copy of the tensor in which these items stand."""
+    found = value.clone()
+    found[where] = items
+    return found
+
+
+_with_items.__name__ = "__setitem__"  # in sentences, and where functions are told by their names
 
 
 def _refuse_strays(given: Any) -> None:

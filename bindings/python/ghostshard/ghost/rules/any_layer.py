@@ -152,13 +152,15 @@ def _refuse_others(layer: Layer, args: tuple, kwargs: dict) -> None:
     """At first use. RuntimeError if the output follows from a parameter that is not the layer's own, or from what other layers gave without being
     an argument: no gradient of the layer alone would reach these."""
     own = {name: local(value).detach() for name, value in layer.module.named_parameters() if value.requires_grad}
+    memory = {local(value).untyped_storage().data_ptr() for value in layer.module.parameters()}  # PEFT turns a weight as nn.Parameter(weight.T)
+    strange = lambda leaf: hasattr(leaf, ANCHOR) or (isinstance(leaf, nn.Parameter) and leaf.untyped_storage().data_ptr() not in memory)
     detached = lambda value: value.detach()
     with torch.enable_grad():
         outputs = tensors_in(torch.func.functional_call(skeleton(layer.module), own, mapped(detached, args), mapped(detached, kwargs)))
     for output in outputs:
         leaves = load("engine").leaves_of(output) if output.requires_grad else ()
         # Other leaves are the layer's own work, such as a view of its input. A layer of the engine has an anchor, or none to be seen.
-        if output.requires_grad and (not leaves or any(isinstance(leaf, nn.Parameter) or hasattr(leaf, ANCHOR) for leaf in leaves)):
+        if output.requires_grad and (not leaves or any(map(strange, leaves))):
             raise RuntimeError(
                 f"{layer.name} ({original_class(layer.module).__name__}) uses a parameter or an output of another layer that is neither its own nor "
                 "an argument (kept in a list, or in a closure), so its examples' gradients would not hold that. Make it an attribute of this layer and use "

@@ -17,6 +17,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 from ..layout import original_class, own_parameters
 from .layer import Layer, local
 
+_HOLDERS = (nn.ModuleList, nn.ModuleDict)  # nobody calls them
 _COMPUTING = (BasePruningMethod, SpectralNorm, WeightNorm)
 
 
@@ -33,10 +34,25 @@ def sharded_apart(module: nn.Module) -> bool:
 
 def taken_whole(module: nn.Module) -> bool:
     """Whether a layer without parameters of its own answers for its children's: for those in a ParameterList or ParameterDict, which
-    nobody calls, and for PEFT's DoRA, whose children take each other as arguments."""
-    lists = [child for child in module.children() if isinstance(child, (nn.ParameterList, nn.ParameterDict))]
+    nobody calls, and for PEFT's DoRA, whose children take each other as arguments. A list that a layer inside of it holds, too (a bank of
+    vectors that PEFT's model shares out), is that layer's."""
+    lists = {} if type(module) in _HOLDERS else {id(each): each for each in _lists_of(module) if any(True for _ in each.parameters())}
+    if lists:
+        inner = (each for each in module.modules() if each is not module and type(each) not in _HOLDERS)
+        held = {id(each) for layer in inner for each in _lists_of(layer)}
+        if not lists.keys() <= held:
+            return True
     dora = getattr(module, "lora_magnitude_vector", None)
-    return any(any(True for _ in each.parameters()) for each in lists) or (isinstance(dora, nn.ModuleDict) and len(dora) > 0)
+    return isinstance(dora, nn.ModuleDict) and len(dora) > 0
+
+
+def _lists_of(module: nn.Module) -> Iterator[nn.Module]:
+    """The ParameterLists and ParameterDicts that it holds, also in a ModuleList or ModuleDict."""
+    for child in module.children():
+        if isinstance(child, (nn.ParameterList, nn.ParameterDict)):
+            yield child
+        elif type(child) in _HOLDERS:
+            yield from _lists_of(child)
 
 
 def refuse_computed_weights(model: nn.Module) -> None:

@@ -10,7 +10,7 @@ from torch import nn
 
 from ..layout import original_class
 
-_ENCODERS = ("DebertaEncoder", "DebertaV2Encoder")
+_ENCODERS = ("DebertaEncoder", "DebertaV2Encoder", "SEWDTransformerEncoder")
 
 
 def look_up_tables(module: nn.Module) -> str | None:
@@ -23,7 +23,7 @@ def look_up_tables(module: nn.Module) -> str | None:
 
 
 class _Lookup:
-    """DeBERTa's table of relative places. A copy of the module gets its class's method back."""
+    """DeBERTa's table of relative places, and SEW-D's. A copy of the module gets its class's method back."""
 
     def __init__(self, encoder: Any):
         self._encoder = encoder
