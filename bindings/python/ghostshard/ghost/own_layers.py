@@ -27,6 +27,12 @@ def _forms_a_loss(output: Any) -> bool:
     return any(value.dim() == 0 and value.is_floating_point() for value in tensors_in(output))
 
 
+def _matches(module: nn.Module, output: Any) -> bool:
+    """A module without parameters that gives whole numbers alone, such as which masks belong to which queries: of an example it is called again."""
+    values = tensors_in(output)
+    return bool(values) and not any(value.is_floating_point() for value in values) and next(module.parameters(), None) is None
+
+
 def _writes_to(loss: torch.Tensor) -> int:
     """How often it was written to."""
     with torch._C.DisableTorchFunctionSubclass():  # a loss that all units share takes no other question
@@ -64,7 +70,7 @@ class Layers:
     """Keeps what the outermost called modules inside of a model give, and what the Transformers model in it takes and gives.
 
     A module that forms a loss of the batch is computed again for each example, by what is inside of it: the Transformers model itself, what is around it,
-    and any without parameters of its own (a criterion, XLM's last layer)."""
+    and any without parameters of its own (a criterion, XLM's last layer). So is one that gives whole numbers alone (a matcher)."""
 
     def __init__(self, whole: Any, model: Any):
         self._whole, self._model = whole, model
@@ -128,7 +134,7 @@ class Layers:
         before = self._entered.pop() if self._entered else len(self._calls)
         if self._outputs is None:
             self._calls = []
-        elif not (_forms_a_loss(output) and (id(module) in self._around or not list(own_parameters(module)))):
+        elif not (_matches(module, output) or (_forms_a_loss(output) and (id(module) in self._around or not list(own_parameters(module))))):
             self._calls = [*self._calls[:before], (module, output)]  # in the place of what is inside of it
 
     def __reduce__(self) -> tuple:

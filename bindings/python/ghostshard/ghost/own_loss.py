@@ -64,7 +64,12 @@ class OwnLoss:
         if self._transformer is None:
             return False
         self._call = deciding(self._transformer, kwargs)
-        return not self._by_form or self._is_around
+        return not self._by_form or self._is_around or self._decodes
+
+    @functools.cached_property
+    def _decodes(self) -> bool:
+        """The Transformers model makes its decoder's inputs of the labels (T5Gemma)."""
+        return bool(getattr(self._transformer.config, "is_encoder_decoder", False))
 
     @functools.cached_property
     def _is_around(self) -> bool:
@@ -110,7 +115,8 @@ class OwnLoss:
                 f"{type(self._model).__name__} has parameters of its own beside its layers, so that all of it counts as one layer, whose loss of the batch is not told apart "
                 f"example by example: make each of these parameters one of a small nn.Module that is called. {_OTHER}"
             )
-        handed_on = self._layers.handed_on(own, copied=self._is_of_peft)
+        settled = bool(self._by_form) and not self._is_around  # then nothing is kept of the forward
+        handed_on = settled or self._layers.handed_on(own, copied=self._is_of_peft)
         own = plain(own)  # of a prompt that PEFT learns
         if self._by_form is not False and self._has_form(given, output, handed_on):
             losses = loss_of_transformers(self._transformer, output, given.labels, reduction, given.packing)
