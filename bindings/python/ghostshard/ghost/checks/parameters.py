@@ -76,8 +76,8 @@ def refuse_strangers(losses: torch.Tensor, layout: Layout, units: int, is_of_bat
     leaves = load("engine").leaves_of(losses) if units else []  # of nobody: all gradients are zero
     unheld = _unheld(leaves)
     for leaf in leaves:
-        own = id(leaf) in known or leaf.numel() == 0 or any(hasattr(hook, OURS) for hook in (leaf._backward_hooks or {}).values())  # guard.py has a sentence
-        if not (own or hasattr(leaf, ANCHOR) or (not isinstance(leaf, nn.Parameter) and (id(leaf) in unheld or is_of_batch(leaf)))):
+        own = id(leaf) in known or id(leaf) in unheld or leaf.numel() == 0 or any(hasattr(hook, OURS) for hook in (leaf._backward_hooks or {}).values())  # guard.py has a sentence
+        if not (own or hasattr(leaf, ANCHOR) or (not isinstance(leaf, nn.Parameter) and is_of_batch(leaf))):
             strangers.append(tuple(leaf.shape))
     if strangers:  # the same one every time: leaves come in no order
         raise ValueError(
@@ -91,7 +91,8 @@ def refuse_strangers(losses: torch.Tensor, layout: Layout, units: int, is_of_bat
 
 def _unheld(leaves: list[torch.Tensor]) -> set[int]:
     """By id, those that nothing but the graph holds, such as zeros that DETR's decoders begin with: nobody can train what nobody has."""
-    return {id(each) for each in leaves if sys.getrefcount(each) <= _references() and not each._backward_hooks and not each._post_accumulate_grad_hooks}
+    bare = lambda leaf: not (isinstance(leaf, nn.Parameter) or leaf._backward_hooks or leaf._post_accumulate_grad_hooks)
+    return {id(each) for each in leaves if sys.getrefcount(each) <= _references() and bare(each)}
 
 
 @functools.cache
