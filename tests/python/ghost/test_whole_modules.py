@@ -55,6 +55,32 @@ def text_of(kind, head, **config):
     return model, (torch.randint(1, 23, (4, 8)), labels), lambda model, batch: model(input_ids=batch[0], attention_mask=torch.ones_like(batch[0]), labels=batch[1]).loss
 
 
+class Begun(nn.Module):
+    """Words behind a token of its own, so that its embedding is computed with it, and a head that is tied to that."""
+
+    def __init__(self):
+        super().__init__()
+        self.begin, self.words = Begin(), nn.Linear(8, 20)
+        self.words.weight = self.begin.words.weight
+
+    def forward(self, words):
+        return self.words(torch.tanh(self.begin(words)))
+
+
+class Begin(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.words = nn.Parameter(torch.randn(1, 1, 8)), nn.Embedding(20, 8)
+
+    def forward(self, words):
+        return torch.cat([self.first.expand(len(words), 1, 8), self.words(words)], 1)
+
+
+def tied():
+    words = torch.randint(0, 20, (4, 5))
+    return Begun(), (words,), lambda model, batch: nn.functional.cross_entropy(model(batch[0])[:, :-1].transpose(1, 2), batch[0], reduction="none").mean(1)
+
+
 def longformer():
     """Rows that its attention turns for its own children, of as many places as there are examples, too."""
     return text_of("Longformer", "SequenceClassification", attention_window=4, max_position_embeddings=16, type_vocab_size=2)
@@ -66,7 +92,7 @@ def jetmoe():
     return text_of("JetMoe", "CausalLM", **sizes)
 
 
-CASES = {"words": words, "speech": speech_of, "speech_with_norms_before": lambda: speech_of(do_stable_layer_norm=True), "longformer": longformer, "jetmoe": jetmoe}
+CASES = {"words": words, "speech": speech_of, "speech_with_norms_before": lambda: speech_of(do_stable_layer_norm=True), "longformer": longformer, "jetmoe": jetmoe, "tied": tied}
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -76,7 +102,7 @@ def test_the_sum_is_exact(build):
     model, batch, loss = build()
     expected = oracle.clipped_sum(copy.deepcopy(model), loss, [batch], 0.5)
     private = Private(model, 0.5)
-    if build is words:
+    if build in (words, tied):
         private.backward(loss, batch)
     else:
         loss(private.module, batch).backward()

@@ -112,7 +112,7 @@ class OwnLoss:
             )
         if isinstance(own, Shared) and not self._is_of_peft:
             raise ValueError(
-                f"{type(self._model).__name__} has parameters of its own beside its layers, so that all of it counts as one layer, whose loss of the batch is not told apart "
+                f"{original_class(self._model).__name__} has parameters of its own beside its layers, so that all of it counts as one layer, whose loss of the batch is not told apart "
                 f"example by example: make each of these parameters one of a small nn.Module that is called. {_OTHER}"
             )
         settled = bool(self._by_form) and not self._is_around  # then nothing is kept of the forward
@@ -138,7 +138,7 @@ class OwnLoss:
         refuse_another_forward(self._former)
         if not outputs or own is None:
             raise ValueError(
-                f"the loss that {type(self._model).__name__} gives is not one that {self._name} forms of its layers' outputs, so it is "
+                f"the loss that {original_class(self._model).__name__} gives is not one that {self._name} forms of its layers' outputs, so it is "
                 f"not told apart example by example. {_OTHER}"
             )
         if not self._sure and given.units:

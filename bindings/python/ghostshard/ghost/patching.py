@@ -26,7 +26,7 @@ from .own_loss import OwnLoss
 from .patched_forward import PatchedForward
 from .provenance.opened import contents
 from .recording import RecordingEngine
-from .rules import WITH_CHILDREN, beside_children, instantiable, look_up_tables, per_example, refuse_computed_weights, rule_for, scaled_rule, sharded_apart, taken_whole  # fmt: skip
+from .rules import WITH_CHILDREN, beside_children, instantiable, look_up_tables, of_one_kind, per_example, refuse_computed_weights, rule_for, scaled_rule, sharded_apart, taken_whole  # fmt: skip
 from .settled import as_output
 from .spec_augment import masking, refuse_masks, refuse_noise
 from .tensor_trees import mapped, tensors_in
@@ -104,6 +104,7 @@ class PatchedModel:
         refuse_computed_weights(self._model)
         refuse_complex(engine.layout)
         covered: set[int] = set()
+        ruled: list[tuple[str, nn.Module, Any]] = []
         for name, module in self._model.named_modules():
             if method := look_up_tables(module):
                 self._replaced.append((module, method))
@@ -126,6 +127,8 @@ class PatchedModel:
                 continue
             if rule in WITH_CHILDREN:
                 covered.update(id(each) for each in module.modules())
+            ruled.append((name, module, rule))
+        for name, module, rule in of_one_kind(ruled):
             module.forward = PatchedForward(engine, name, module, rule, self._guard)
             self._patched.append(module)
 
