@@ -6,6 +6,7 @@ import oracle
 import pytest
 import torch
 from launch import SUM_TOLERANCE
+from private import Private
 from private_run import prescribe
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -113,3 +114,52 @@ def test_a_loss_of_labels_that_a_model_writes_to_is_that_of_the_example_alone():
         optimizer.step()
         expected = oracle.clipped_sum(copy.deepcopy(model), loss, [(IDS[:taken], CLASSES[:taken])], CLIP)
         assert oracle.worst_difference(released(model), expected) < 2 * SUM_TOLERANCE
+
+
+class Scaled(nn.Module):
+    """A layer without a rule."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(6))
+
+    def forward(self, features, how):
+        return torch.tanh(torch.stack(features).sum(0) * self.w * how["scale"])
+
+
+class Dense(nn.Module):
+    """Its layers take one list and one dict, which it goes on to write to. growth: of the scale, from layer to layer."""
+
+    def __init__(self, growth):
+        super().__init__()
+        self.layers, self.head, self.growth = nn.ModuleList([Scaled() for _ in range(3)]), nn.Linear(6, 3), growth
+
+    def forward(self, x):
+        features, how = [x], {"scale": 1.0}
+        for layer in self.layers:
+            features.append(layer(features, how))
+            how["scale"] *= self.growth
+        return self.head(features[-1] + features[1])
+
+
+class OneDict(Dense):
+    """The list is the same length for each."""
+
+    def forward(self, x):
+        how = {"scale": 1.0}
+        for layer in self.layers:
+            x = layer([x], how)
+            how["scale"] *= self.growth
+        return self.head(x)
+
+
+@pytest.mark.parametrize("kind", [Dense, OneDict])
+def test_lists_and_dicts_that_the_model_goes_on_to_write_to(kind):
+    torch.manual_seed(2)
+    model = kind(growth=1.0)
+    batch = torch.randn(4, 6), torch.tensor([0, 1, 2, 0])
+    loss = lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
+    private = Private(model, 0.1)
+    for model.growth in (1.0, 2.0):  # at first use layers are compared, and later not
+        expected = oracle.clipped_sum(copy.deepcopy(model), loss, [batch], 0.1)
+        assert oracle.worst_difference(private.step(loss, [batch]), expected) < SUM_TOLERANCE

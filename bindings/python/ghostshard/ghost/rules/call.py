@@ -9,7 +9,7 @@ import torch
 from ..layout import original_class
 from ..rows import of_places
 from ..shared import Shared, plain
-from ..tensor_trees import constants_in, refilled, tensors_in
+from ..tensor_trees import constants_in, mapped, refilled, tensors_in
 from .caches import without_caches
 from .kept import Kept
 from .layer import Layer, time_first
@@ -29,7 +29,7 @@ class Call:
     def __init__(self, layer: Layer, args: tuple, kwargs: dict):
         self.layer = layer
         self.kept = Kept(layer.module)
-        self._given = without_caches(layer.module, args, kwargs)
+        self._given = mapped(lambda value: value, without_caches(layer.module, args, kwargs))  # lists and dicts as they are now: the caller may add to them
         self._tensors = [plain(value) for value in tensors_in(self._given)]
         self._behind = {i: value.behind for i, value in enumerate(tensors_in(self._given)) if isinstance(value, Shared)}
         strange = [type(value).__name__ for value in constants_in(self._given) if not isinstance(value, _PLAIN)]
