@@ -55,6 +55,18 @@ def text_of(kind, head, **config):
     return model, (torch.randint(1, 23, (4, 8)), labels), lambda model, batch: model(input_ids=batch[0], attention_mask=torch.ones_like(batch[0]), labels=batch[1]).loss
 
 
+def distances(**config):
+    """SEW-D's table of them, whose weight it takes whole."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {
+        "vocab_size": 12, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24, "squeeze_factor": 2, "conv_dim": (8,), "conv_stride": (5,),
+        "conv_kernel": (10,), "num_feat_extract_layers": 1, "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2, "apply_spec_augment": False, "layerdrop": 0.0,
+        "hidden_dropout": 0.0, "attention_dropout": 0.0, "feat_proj_dropout": 0.0, "final_dropout": 0.0, "activation_dropout": 0.0, "ctc_loss_reduction": "mean",
+    }  # fmt: skip
+    batch = torch.randn(3, 200), torch.randint(1, 12, (3, 4))
+    return transformers.SEWDForCTC(transformers.SEWDConfig(**sizes | config)).train(), batch, lambda model, batch: model(input_values=batch[0], labels=batch[1]).loss
+
+
 class Begun(nn.Module):
     """Words behind a token of its own, so that its embedding is computed with it, and a head that is tied to that."""
 
@@ -92,7 +104,7 @@ def jetmoe():
     return text_of("JetMoe", "CausalLM", **sizes)
 
 
-CASES = {"words": words, "speech": speech_of, "speech_with_norms_before": lambda: speech_of(do_stable_layer_norm=True), "longformer": longformer, "jetmoe": jetmoe, "tied": tied}
+CASES = {"words": words, "speech": speech_of, "speech_with_norms_before": lambda: speech_of(do_stable_layer_norm=True), "longformer": longformer, "jetmoe": jetmoe, "tied": tied, "distances": lambda: distances(mask_time_prob=0.0), "distances_in_one_layer": distances}
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -106,7 +106,7 @@ class PatchedModel:
         covered: set[int] = set()
         ruled: list[tuple[str, nn.Module, Any]] = []
         for name, module in self._model.named_modules():
-            if method := look_up_tables(module):
+            if id(module) not in covered and (method := look_up_tables(module)):
                 self._replaced.append((module, method))
             whole = taken_whole(module)
             rule = None if whole else rule_for(module)
