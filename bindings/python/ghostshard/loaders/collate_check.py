@@ -55,7 +55,7 @@ class CollateCheck:
         mixes, padded = by_lot or not self._done, by_lot or self._first > 0
         if not (mixes or padded):
             return ()
-        before, halves = Coins(), 1 if self._done else _HALVES
+        before, halves = Coins(collate), 1 if self._done else _HALVES
         self._done = True
         try:
             if mixes and self._mixes(collate, copies_of(examples), before, halves):
@@ -95,7 +95,7 @@ class CollateCheck:
 
         def mixes(changed: list, differ: Callable[[Any, Any], bool]) -> bool:
             before.again()
-            return differ(as_given, collate(copies_of(changed))) and _persists(given, lambda: collate(copies_of(changed)), differ)
+            return differ(as_given, collate(copies_of(changed))) and _persists(given, lambda: collate(copies_of(changed)), differ, before)
 
         if count > 2 and mixes(examples[1:], lambda batch, others: self._by_place(layout, batch, others)):
             return True
@@ -139,18 +139,18 @@ class CollateCheck:
             if not differ(as_given, found) or same_extents(as_given, found):
                 return differ(as_given, found)
             again = (batch(others) for _ in range(_COINS))  # with other coins
-            return all(layout.same(as_given, each, kept) for each in again) and _persists(lambda: batch(others), lambda: batch(neighbours), differ)
+            return all(layout.same(as_given, each, kept) for each in again) and _persists(lambda: batch(others), lambda: batch(neighbours), differ, before)
 
         changed = (first[: len(others)], others[::-1])
         if any(mixes(neighbours, before) for neighbours in changed):
             return True
-        return before.tossed() and any(mixes(changed[0], Coins()) for _ in range(1, tosses))
+        return before.tossed() and any(mixes(changed[0], before.now()) for _ in range(1, tosses))
 
 
-def _persists(given: Callable[[], Any], changed: Callable[[], Any], differ: Callable[[Any, Any], bool]) -> bool:
+def _persists(given: Callable[[], Any], changed: Callable[[], Any], differ: Callable[[Any, Any], bool], of: Coins) -> bool:
     """Whether both batches differ whatever coins are tossed: a rare one that falls on another example, or elsewhere, is no mixing."""
     for _ in range(_PERSISTENT):
-        coins = Coins()
+        coins = of.now()
         batch = given()
         coins.again()
         if not differ(batch, changed()):

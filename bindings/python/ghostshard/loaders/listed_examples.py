@@ -21,7 +21,7 @@ _ALONE = 4  # examples that are collated alone: a list of all their boxes has on
 
 def ones_and_two(collate: Callable[[list], Any], examples: list) -> tuple[list[Any], Any] | None:
     """Batches of one example each, and of the first one twice; None if collate_fn takes no such ones. Generators stay what they were."""
-    before = Coins()
+    before = Coins(collate)
     try:
         return [collate(copies_of([each])) for each in examples[:_ALONE]], collate(copies_of(examples[:1] * 2))
     except Exception:  # of the user's code, which is asked what no draw has asked it yet
