@@ -18,7 +18,7 @@ class Run:
         torch.manual_seed(5)
         self.data = data or TensorDataset(torch.randn(N, 6), torch.randint(0, 3, (N,)))
         self.plain = DataLoader(self.data, batch_size=BATCH, num_workers=workers, collate_fn=collate)
-        self.model = model or nn.Linear(6, 3)
+        self.model = nn.Linear(6, 3) if model is None else model
         self.engine = engine or PrivacyEngine(accountant="rdp")
         if ledger is not None:
             self.engine.attach_ledger(ledger)

@@ -31,6 +31,7 @@ from .provenance import IN_ITS_PLACE, Drawn, Finding, as_units, bare, plain
 from .recording import RecordingEngine
 from .set_outside import SettingsHandedOn
 from .shared import Shared
+from .uncompiled import uncompiled
 
 _REDUCTIONS = ("mean", "sum")
 
@@ -126,7 +127,7 @@ class PrivateLoss(ReadsLikeANumber, DPTensorFastGradientClipping):
                 "a private step has one backward, of every example's own loss: gradient=, create_graph= (a penalty on gradients) "
                 f"and inputs= would go past the clipping of each example. {IN_ITS_PLACE}"
             )
-        with self.engine.run.thread.within("a backward"):
+        with self.engine.run.thread.within("a backward"), uncompiled():  # what activation checkpointing computes again, too
             self.engine.backward(self._losses)
 
     def _with(self, losses: torch.Tensor, found: Finding | None = None) -> PrivateLoss:

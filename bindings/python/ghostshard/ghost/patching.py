@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import batch, packing
+from . import batch, packing, uncompiled
 from .adapters import adapters_are_off
 from .checks.criterions import leave_own_losses_beside
 from .checks.guard import Guard, warn_of_uncovered
@@ -43,6 +43,7 @@ def _idle_patches() -> PatchedModel:
     idle._engine = idle._transformer = idle._given = idle.own_loss = None
     idle.repeating = False
     idle._batch_first = True
+    idle._uncompiled = 0
     return idle
 
 
@@ -81,6 +82,7 @@ class PatchedModel:
         self._given: batch.Inputs | None = None  # of the last forward
         self._padding: tuple = ()  # of the last forward's examples
         self.repeating = self._divided = self._keeps = False
+        self._uncompiled = 0  # forwards under way of which compiled parts run as they were written
         self._looked_on, self._marks = 0, None  # recorded forwards whose attributes were compared, and what they were before the one at hand
         self._handles: list = []
         self._patched: list[nn.Module] = []
@@ -176,6 +178,8 @@ class PatchedModel:
 
     def _meet(self, _module: nn.Module, args: tuple, kwargs: dict) -> tuple | None:
         engine = self._engine
+        if engine is not None and (engine.recording or self.repeating):
+            self._uncompiled += uncompiled.begin()
         if engine is not None and not torch.compiler.is_compiling():
             engine.run.thread.check()
         if engine is not None and not self.repeating:
@@ -250,6 +254,9 @@ class PatchedModel:
         return (given.args, given.kwargs) if given.handed is None else (given.handed.args, given.handed.kwargs)
 
     def _after_forward(self, _module: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
+        if self._uncompiled:
+            self._uncompiled -= 1
+            uncompiled.end()
         if self.repeating:
             return output
         engine, given = self._engine, self._given

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from opacus.grad_sample import AbstractGradSampleHooks, AbstractGradSampleModule
 from torch import nn
 
@@ -28,6 +29,13 @@ _NO_COEFFICIENTS = (
     "one backward of a private loss. Give make_private() your function of outputs and targets that gives one loss for each example (criterion=), and go backward from what the "
     "criterion that it returns gives; its loss_per_sample may be changed row by row"
 )
+
+
+def _call(module: nn.Module, args: tuple, kwargs: dict) -> Any:
+    return module(*args, **kwargs)
+
+
+_between_graphs = _call
 
 
 class GhostHooks(SetOnce, AbstractGradSampleHooks):
@@ -83,6 +91,12 @@ class GhostModule(SetOnce, AbstractGradSampleModule):
         check_reduction(loss_reduction)
         super().__init__(m, batch_first=batch_first, loss_reduction=loss_reduction)
         self.engine = GhostEngine(m, batch_first=batch_first, loss_reduction=loss_reduction, **engine_options)
+        global _between_graphs
+        _between_graphs = torch.compiler.disable(_call)  # here, as it takes seconds to import what compiles
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """torch.compile of the wrapper would compile our own hooks."""
+        return _between_graphs(self._module, args, kwargs)
 
     enable_hooks = GhostHooks.enable_hooks
     disable_hooks = GhostHooks.disable_hooks

@@ -17,6 +17,7 @@ import torch
 
 from ..provenance import NoProvenance, Provenance, may_train
 from ..tensor_trees import tensors_in
+from ..uncompiled import Held
 from .charges import Charges, EachDraw
 from .own_batches import OwnBatches
 from .passed_over import PassedOver
@@ -117,6 +118,7 @@ class DrawnBatches:
         self._skips = PassedOver()
         self.broken = ""  # why the run cannot go on
         self._ended = False
+        self._uncompiled = Held()  # from a batch to its step: what the loop makes of it is followed
 
     @property
     def place(self) -> tuple[int, int, int, int, int]:
@@ -153,6 +155,7 @@ class DrawnBatches:
             self.provenance.forget()
             self._skips.begin(piece.draw[0])
             self._draws, self._done, self._units, self.places = self._draws + 1, 0, 0, 0
+        self._uncompiled.take()
         self._units += piece.units
         self.places += max((each.shape[0] * each.shape[1] for each in tensors_in(batch) if each.dim() > 1), default=piece.units)
         if self._presence is not None:
@@ -162,10 +165,12 @@ class DrawnBatches:
         return self.provenance.hand_out(piece, batch)
 
     def left(self, number: int) -> None:
+        self._uncompiled.let_go()
         if self._presence is not None and self._draw is not None and number == self._draw[0] and not self._ended:
             self._presence.left()
 
     def end_of_pass(self) -> None:
+        self._uncompiled.let_go()
         if self._presence is not None:
             self._presence.ended()
         if self._draw is not None and not self._fate and self._done == 0 and not self._ended:
@@ -275,6 +280,7 @@ class DrawnBatches:
             )
 
     def stepped(self) -> None:
+        self._uncompiled.let_go()
         self._fate = "the last draw has had its step"
         self.will_refuse(self._skips.stepped(self._units))
 
@@ -287,6 +293,7 @@ class DrawnBatches:
             self._passed_over()
 
     def end(self) -> None:
+        self._uncompiled.let_go()
         self._ended = True
 
 
