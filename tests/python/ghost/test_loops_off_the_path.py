@@ -31,12 +31,13 @@ def test_two_steps_for_one_batch_are_refused():
     assert run.charged == 1
 
 
-def test_lbfgs_is_refused():
+@pytest.mark.parametrize("kind, sentence", [(torch.optim.LBFGS, "LBFGS asks for several gradients"), (torch.optim.SparseAdam, "noise in every row.*take torch.optim.Adam")])
+def test_optimizers_that_ask_for_other_gradients_are_refused(kind, sentence):
     model = nn.Linear(6, 3)
     data = Run().data
-    with pytest.raises(ValueError, match="LBFGS asks for several gradients"):
+    with pytest.raises(ValueError, match=sentence):
         PrivacyEngine(accountant="rdp").make_private(
-            module=model, optimizer=torch.optim.LBFGS(model.parameters()), data_loader=DataLoader(data, batch_size=8), noise_multiplier=1.0,
+            module=model, optimizer=kind(model.parameters()), data_loader=DataLoader(data, batch_size=8), noise_multiplier=1.0,
             max_grad_norm=1.0, grad_sample_mode="ghost",
         )  # fmt: skip
 

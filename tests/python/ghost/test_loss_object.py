@@ -65,7 +65,7 @@ def test_a_term_of_the_loss_is_of_each_example(attribution_check):
     loss = criterion(out, torch.randint(0, 3, (4,)))
     for wrong in (out.pow(2).mean(), nn.functional.mse_loss(out, torch.zeros(4, 3)), next(module.parameters()).pow(2).sum()):
         for join in (lambda term: loss + term, lambda term: term + loss, lambda term: loss - 0.1 * term, lambda term: term * loss):
-            with pytest.raises(ValueError, match="one number with a gradient for all 4 examples.*reduction='none'.*weight_decay"):
+            with pytest.raises(ValueError, match="one number with a gradient for all 4 examples.*reduction='none'.*weight_decay.*criterion=lambda losses: losses"):
                 join(wrong)
     (loss + nn.functional.mse_loss(out, torch.zeros(4, 3), reduction="none").mean(1)).backward()
     optimizer.step()

@@ -110,6 +110,7 @@ def test_it_reads_like_the_shared_tensor():
     found = shared(of_units, leading_one=True)
     assert isinstance(found, Shared) and found.shape == (1, 4, 2) and found.dim() == 3 and len(found) == 1 and found.size(1) == 4
     assert torch.equal((found + torch.zeros(5, 4, 2, requires_grad=True)), of_units)
+    assert not found.is_nested and not found.is_sparse and found.is_cpu and found.is_contiguous() and found.stride() == (8, 2, 1)
     assert isinstance(shared(of_units[:1]), torch.Tensor) and not isinstance(shared(of_units[:1]), Shared)
 
 

@@ -39,7 +39,8 @@ _REDUCTIONS = ("mean", "sum")
 ONE_FOR_ALL = (
     "the loss met one number with a gradient for all {} examples of the batch (a second loss's mean or sum over them, a penalty): each example "
     "needs a term of its own. Form it with reduction='none', averaged within an example alone, so that it has one value for each, and add that: the step "
-    "takes the mean over the examples. For a penalty on weights take the optimizer's weight_decay"
+    "takes the mean over the examples. For a penalty on weights take the optimizer's weight_decay. If the number is a parameter (a learnt weight or temperature of the loss), "
+    "form each example's loss in the model's forward, which knows whose it is: losses = model(x, y), with criterion=lambda losses: losses"
 )
 
 

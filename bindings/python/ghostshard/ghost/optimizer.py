@@ -83,6 +83,11 @@ class GhostOptimizer(SetOnce, PartsOfAStep, DPOptimizerFastGradientClipping):
             raise ValueError(
                 "LBFGS asks for several gradients of one batch in a step, and a private step releases one: take another optimizer"
             )
+        if isinstance(optimizer, torch.optim.SparseAdam):
+            raise ValueError(
+                "SparseAdam takes sparse gradients, but what a private step releases has noise in every row, also of words that nobody has: "
+                "take torch.optim.Adam"
+            )
 
     def terms(self) -> tuple[float, float]:
         """Clip norm and noise multiplier, as they are now. ValueError if they were read from a private batch."""

@@ -14,6 +14,7 @@ from .layout import original_class, plain_forward
 from .recording import RecordingEngine, anchor, made_by_a_layer
 from .rows import InOrder
 from .rules import BY_ROWS, Layer, Rule, beside_children, per_example, same_output, tensor_parallel
+from .rules.layer import time_first
 from .settled import is_copied, of_all, of_copies, settled, settled_arguments
 from .shared import Shared, plain, shared
 from .tensor_trees import mapped, tensors_in
@@ -130,7 +131,7 @@ class PatchedForward:
                 return per_example(layer, *args, **kwargs)
             raise ValueError(
                 f"{layer.name} ({original_class(layer.module).__name__}) gets a tensor that all units share, and its rule takes "
-                "none: register one (ghostshard.register_rule)"
+                f"none: register one (ghostshard.register_rule){time_first(layer)}"
             )
         return self.rule(layer, *args, **kwargs)
 

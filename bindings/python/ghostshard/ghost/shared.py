@@ -20,11 +20,12 @@ import torch
 
 from .tensor_trees import tensors_in
 
-_READ = {"shape", "dtype", "device", "layout", "ndim", "is_sparse", "is_quantized", "is_meta", "is_cpu", "is_cuda", "itemsize", "names"}
+_READ = {"shape", "dtype", "device", "layout", "ndim", "itemsize", "names"}  # and what is_… says of every tensor
 _METHODS = {
     torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel, torch.Tensor.is_floating_point, torch.Tensor.is_complex,
     torch.Tensor.__len__, torch.Tensor.ndimension, torch.Tensor.nelement, torch.is_floating_point, torch.is_complex, torch.numel,
-    torch.Tensor.element_size, torch.Tensor.get_device, torch.Tensor.type,
+    torch.Tensor.element_size, torch.Tensor.get_device, torch.Tensor.is_contiguous, torch.Tensor.stride, torch.Tensor.is_inference, torch.Tensor.is_conj, torch.Tensor.is_neg,
+    torch.Tensor.is_signed, torch.is_inference, torch.is_conj, torch.is_neg, torch.is_signed,
 }  # fmt: skip
 _IN_PLACE = {f"__i{name}__" for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor")}
 
@@ -71,7 +72,7 @@ class Shared(torch.Tensor):
             return False  # fully_shard would hand it on through an autograd.Function, which knows nothing of what is behind
         if name in ("grad_fn", "is_leaf"):
             return getattr(args[0].at_hand, name)
-        if name in _READ or func in _METHODS:
+        if name in _READ or name.startswith("is_") or func in _METHODS:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         if func is torch.Tensor.requires_grad_:

@@ -56,7 +56,7 @@ class Guard:
             if self.enabled:
                 raise RuntimeError(
                     f"parameter {name!r} was used outside of its own layer's forward, so it has no per-example "
-                    "gradient; nothing of this backward was kept. Have the module that uses it computed as one layer, ghostshard.register_rule(TheModule)"
+                    "gradient; nothing of this backward was kept. If the loop uses it (a learnt temperature, centres of classes), let the model's forward do so. If a module does, have that computed as one layer, ghostshard.register_rule(TheModule)"
                     "(ghostshard.per_example) before make_private() (for a penalty on weights take the optimizer's weight_decay; PEFT's AdaLoRA adds none if its task_type is left out), or freeze it (the queries of DETR, "
                     "whose model takes a table's weight whole)"
                 )
