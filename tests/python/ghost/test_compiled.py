@@ -123,7 +123,7 @@ def test_functions_are_compiled_again_between_batches():
         run.step(x, y)
         doubled(torch.ones(3, 2 + i))
         assert len(graphs) == i + 1
-    for x, y in run.loader:
+    for _ in run.loader:
         break
     doubled(torch.ones(4, 50))
     assert len(graphs) == 6

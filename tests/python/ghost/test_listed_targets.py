@@ -6,8 +6,9 @@ import itertools
 import pytest
 import torch
 import transformers
+from private_run import Run
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 from ghostshard import PrivacyEngine
 from ghostshard.ghost.listed import KnownLists, lists_units
@@ -307,3 +308,31 @@ def test_as_many_entries_as_examples_tell_nothing(collate, loss):
             optimizer.zero_grad()
             loss(module, criterion, batch).backward()
             optimizer.step()
+
+
+class Stacks(nn.Module):
+    """Takes a list of pictures, as models that find boxes do."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 4, 3), nn.Linear(4, 3)
+
+    def forward(self, pictures):
+        return self.head(self.conv(torch.stack(list(pictures))).mean((2, 3)))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("how", [tuple, list, torch.stack], ids=["tuple", "list", "stacked"])
+def test_a_list_of_examples_in_front_is_told_what_to_do(how):
+    pictures = TensorDataset(torch.randn(40, 3, 8, 8), torch.randint(0, 3, (40,)))
+    model = Stacks()
+    if how is torch.stack:
+        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
+    run = Run(model=model, data=pictures, collate=lambda items: (tuple(x for x, _ in items), torch.stack([y for _, y in items])))
+    x, y = next(iter(run.loader))
+    if how is torch.stack:
+        run.step(torch.stack(x), y)
+        assert run.charged == 1
+        return
+    with pytest.raises(ValueError, match=r"a list with one entry for each of the 8 examples.*torch\.stack\(images\)"):
+        run.step(how(x), y)

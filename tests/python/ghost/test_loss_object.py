@@ -1,14 +1,16 @@
 """The private loss is used as loops use a scalar tensor, and a model's output as Transformers' own."""
 
 import copy
+import functools
 import math
 
 import numpy as np
 import pytest
 import torch
 from private import hand_out
-from private_run import prescribe
+from private_run import Run, prescribe
 from torch import nn
+from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from ghostshard import PrivacyEngine
@@ -203,6 +205,14 @@ def test_criterions_that_give_no_tensor_are_refused(given):
     hand_out(loader, 4)
     with pytest.raises(ValueError, match="the criterion must give a tensor, one loss for each example"):
         criterion(module(torch.randn(4, 6)), torch.randint(0, 3, (4,)))
+
+
+@pytest.mark.parametrize("criterion", [F.cross_entropy, functools.partial(F.cross_entropy, label_smoothing=0.1)], ids=["function", "partial"])
+def test_functions_of_torch_that_average_are_told_how_not_to(criterion):
+    run = Run(criterion=criterion)
+    x, y = next(iter(run.loader))
+    with pytest.raises(ValueError, match=r"cross_entropy must give one loss per example.*functools\.partial\(F\.cross_entropy, reduction='none'\)"):
+        run.criterion(run.module(x), y)
 
 
 def test_torch_functions_of_it():

@@ -77,6 +77,25 @@ KEPT = {
     "set to its own": (lambda x: _set_to(x, (slice(None), 2), x[:, 1] * 2), rows(6)),
     "set at its masks": (lambda x: _set_to(x, x[:, 0] > 1, 0.0), rows(6)),
     "set at places": (lambda x: _set_to(x, (slice(None), torch.tensor([1, 3])), 0.0), rows(6)),
+    "broadcast": (lambda x: torch.broadcast_tensors(x, torch.ones(6))[0], rows(6)),
+    "broadcast to columns": (lambda x: torch.broadcast_tensors(x, torch.ones(N, N))[0], rows()),
+    "a likelihood": (lambda x: torch.distributions.Normal(x, x + 1).log_prob(2 * x).sum(1), rows(6)),
+    "a likelihood of classes": (lambda x: torch.distributions.Categorical(logits=x).log_prob(x.argmin(1)), rows(6)),
+    "a divergence": (lambda x: torch.distributions.kl_divergence(torch.distributions.Gamma(x, x), torch.distributions.Gamma(1.0, 1.0)), rows(6)),
+    "quantile": (lambda x: x.quantile(0.5, dim=1), rows(6)),
+    "quantile kept": (lambda x: x - x.quantile(0.5, 1, keepdim=True), rows(6, 4)),
+    "products": (lambda x: torch.linalg.vecdot(x, x.flip(1)), rows(6)),
+    "entropies": (lambda x: torch.special.entr(x), rows(6)),
+    "gumbel": (lambda x: F.gumbel_softmax(x), rows(6)),
+    "gumbel along": (lambda x: F.gumbel_softmax(x, dim=1, hard=True), rows(4, 6)),
+    "classes by coins": (lambda x: torch.multinomial(x, 1), rows(6)),
+    "upper half": (lambda x: x.triu(), rows(6, 6)),
+    "spectrogram": (lambda x: torch.stft(x, 4, 2, 4, torch.ones(4), return_complex=True).abs(), rows(16)),
+    "distances to constants": (lambda x: torch.cdist(x, WEIGHT), rows(6)),
+    "distances in it": (lambda x: torch.cdist(x, x), rows(4, 6)),
+    "bags": (lambda x: F.embedding_bag((2 * x).long(), WEIGHT), rows(6)),
+    "inverse": (lambda x: torch.linalg.inv(x + 9 * torch.eye(6)), rows(6, 6)),
+    "determinant": (lambda x: torch.linalg.slogdet(x + 9 * torch.eye(6))[1], rows(6, 6)),
 }
 
 
@@ -147,6 +166,23 @@ LOST = {
     "a row set to strangers": (lambda x: _set_to(x, 2, torch.arange(6.0)), rows(6)),
     "a row set to another": (lambda x: _set_to(x, 2, x[1]), rows(6)),
     "written over": (lambda x: _written_over(x), rows(6)),
+    "quantile of the batch": (lambda x: x - x.quantile(0.5, dim=0), rows(6)),
+    "quantile of all": (lambda x: x / x.quantile(0.5), rows(6)),
+    "several quantiles": (lambda x: x.quantile(torch.linspace(0, 1, N), dim=0), rows(6)),
+    "products along the batch": (lambda x: torch.linalg.vecdot(x, x, dim=0), rows(6)),
+    "broadcast with others": (lambda x: torch.broadcast_tensors(x, x.flip(0))[0] + 0 * torch.broadcast_tensors(x, x.flip(0))[1], rows(6)),
+    "gumbel over the batch": (lambda x: F.gumbel_softmax(x, dim=0), rows(6)),
+    "places by coins": (lambda x: torch.multinomial(x, N, True), rows()),
+    "classes by coins of the batch": (lambda x: torch.multinomial(x.mean(0), N, True), rows(6)),
+    "a half of the batch": (lambda x: x.triu(), rows(6)),
+    "distances": (lambda x: torch.cdist(x, x), rows(6)),
+    "distances to itself": (lambda x: torch.cdist(x, x.clone()), rows(6)),
+    "distances to the batch": (lambda x: torch.cdist(torch.ones(N, 6), x), rows(6)),
+    "distances to strangers": (lambda x: torch.cdist(x, torch.arange(24.0 * N).view(N, 4, 6)), rows(4, 6)),
+    "bags that are offset": (lambda x: F.embedding_bag((2 * x).long(), WEIGHT, torch.arange(N)), rows()),
+    "a table of bags": (lambda x: F.embedding_bag(torch.arange(N)[:, None], x), rows(6)),
+    "inverse of the batch": (lambda x: torch.linalg.pinv(x).T, rows(6)),
+    "a spectrogram of the batch": (lambda x: torch.stft(x, 4, 2, 4, x[:4], return_complex=True).abs(), rows()),
 }
 
 
@@ -160,6 +196,19 @@ def _written_over(x):
 def followed(function, x):
     torch.manual_seed(1)
     return function(drawn(x.clone(), of_rows("piece", len(x))))
+
+
+BY_COINS = {  # how many they toss follows from the values, so the twin has others
+    "Poisson": torch.poisson, "binomial": lambda x: torch.binomial(torch.full_like(x, 4), x / 2), "gamma": lambda x: torch.distributions.Gamma(x, x).rsample(),
+    "Dirichlet": lambda x: torch.distributions.Dirichlet(x).sample(), "several classes": lambda x: torch.multinomial(x, 3, True), "actions": lambda x: torch.distributions.Categorical(logits=x).sample(),
+    "Cauchy": lambda x: x + torch.empty_like(x).cauchy_(), "log-normal": lambda x: x * torch.empty_like(x).log_normal_(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("function", BY_COINS.values(), ids=BY_COINS)
+def test_coins_of_each_row(function):
+    found = followed(function, rows(6))
+    assert not found.origin.memory.lost and found.origin.dim == 0 and found.origin.ids is None
 
 
 @pytest.mark.parametrize("function, x", [*KEPT.values(), *LOST.values()], ids=[*KEPT, *LOST])

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from ghostshard.loaders.collate_check import CollateCheck
 from ghostshard.loaders.coins import Coins
+from ghostshard.loaders.collate_check import CollateCheck
 
 TOSSES = {
     "torch": (lambda: torch.Generator().manual_seed(1), lambda g: torch.rand((), generator=g)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -29,13 +30,17 @@ def with_gradients(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def name_of(criterion: Any) -> str:
+    """Of what functools.partial holds, that function's."""
+    while isinstance(criterion, functools.partial):
+        criterion = criterion.func
     return getattr(criterion, "__name__", type(criterion).__name__)
 
 
 def of_functions(criterion: Any) -> str:
     """The way out for those of torch.nn.functional, whose reduction is an argument."""
     name = name_of(criterion)
-    return f": nn.CrossEntropyLoss() and its like, or functools.partial(F.{name}, reduction='none')" if getattr(nn.functional, name, None) is criterion else ""
+    function = criterion.func if isinstance(criterion, functools.partial) else criterion
+    return f": nn.CrossEntropyLoss() and its like, or functools.partial(F.{name}, reduction='none')" if getattr(nn.functional, name, None) is function else ""
 
 
 __all__ = ["OTHER_REDUCTIONS", "name_of", "of_functions", "with_gradients"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 import random
 import types
@@ -75,7 +76,7 @@ def _held_by(value: Any) -> tuple[list[Any], list[dict]]:
 
 def _in_code_of(value: Any) -> Iterator[Any]:
     """Defaults of a function, or of an object that is called as one, and generators that its code names."""
-    code = value if isinstance(value, types.FunctionType) else getattr(type(value), "__call__", None)
+    code = value if isinstance(value, types.FunctionType) else inspect.getattr_static(type(value), "__call__", None)
     if isinstance(code, types.FunctionType):
         yield from (*(code.__defaults__ or ()), *(code.__kwdefaults__ or {}).values())
         yield from (each for name in _names_in(code.__code__) if isinstance(each := code.__globals__.get(name), _KINDS))

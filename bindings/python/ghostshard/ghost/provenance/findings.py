@@ -96,6 +96,16 @@ def _is_of(tensor: torch.Tensor, unit: int, piece: Any) -> bool:
     return origin is not None and not origin.memory.wrong and origin.memory.piece is piece and origin.dim is None and origin.numbers().tolist() == [unit]
 
 
+def refuse_list(origin: Origin, given: tuple) -> None:
+    """ValueError if the examples come as a list with a tensor for each: a layer would take an extent of the first one for their number. origin: of the first tensor."""
+    first = next((value for value in given if tensors_in(value)), None)
+    if origin.dim is None and isinstance(first, (list, tuple)) and lists_own_entries(first, torch.arange(origin.rows), origin.memory.piece):
+        raise ValueError(
+            f"the model's first argument is a list with one entry for each of the {len(first)} examples, and a private model needs a tensor first, whose rows are the examples: "
+            "join them in the loop or in collate_fn (torch.stack(images), nn.utils.rnn.pad_sequence(texts, batch_first=True)); lists may come behind it"
+        )
+
+
 def mark(values: Any, finding: Finding) -> None:
     for value in tensors_in(values):
         if value.grad_fn is not None:
@@ -133,4 +143,4 @@ def may_train(losses: torch.Tensor, leaf: torch.Tensor, piece: Any = None, *, vo
     return any(leaf is each or (not each.requires_grad and lies_within(leaf, each)) for each in read)
 
 
-__all__ = ["Finding", "functions_under", "in_one_order", "is_not", "lists_own_entries", "mark", "may_train", "not_once", "under", "wrong_output"]
+__all__ = ["Finding", "functions_under", "in_one_order", "is_not", "lists_own_entries", "mark", "may_train", "not_once", "refuse_list", "under", "wrong_output"]

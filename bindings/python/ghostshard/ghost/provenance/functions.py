@@ -18,8 +18,9 @@ ELEMENTWISE = set(
     "rshift bitwise_left_shift bitwise_right_shift addcmul addcdiv bernoulli dropout alpha_dropout feature_alpha_dropout heaviside hypot "
     "logaddexp xlogy float_power lgamma digamma sinc erfcx expit logsigmoid log_sigmoid prelu "
     "real imag conj resolve_conj resolve_neg angle deg2rad rad2deg copysign isclose rand_like randn_like randint_like zeros_like ones_like "
-    "full_like empty_like zero normal uniform random exponential fill copy".split()
-)
+    "full_like empty_like zero normal uniform random exponential cauchy log_normal geometric poisson binomial standard_gamma rrelu fill copy "
+    "i0 mvlgamma polygamma ldexp polar complex".split()
+) | {f"special_{name}" for name in "entr erf erfc erfcx erfinv exp2 expit expm1 gammaln digamma psi polygamma multigammaln i0 i0e i1 i1e log1p log_ndtr logit ndtr ndtri sinc xlogy xlog1py zeta".split()}
 NEW = {"new_zeros", "new_ones", "new_full", "new_empty", "new_tensor"}  # of values that the loop gives; an extent of the rows' is theirs
 LIKE = {name for name in ELEMENTWISE if name.endswith("_like")}  # take no value from their argument
 
@@ -29,6 +30,8 @@ ALONG: dict[str, tuple[int, Any]] = {
     **dict.fromkeys("softmax log_softmax softmin cumsum cumprod cummax cummin logcumsumexp".split(), (1, None)),
     **dict.fromkeys("sort argsort mode glu".split(), (1, -1)),
     **dict.fromkeys("topk kthvalue fft ifft rfft irfft diff".split(), (2, -1)),
+    **dict.fromkeys("quantile nanquantile".split(), (2, None)),
+    "multinomial": (4, -1), "sample_dirichlet": (4, -1), "gumbel_softmax": (4, -1),  # the first two have no such argument: each row's own weights
     "norm": (2, None), "vector_norm": (2, None), "linalg_vector_norm": (2, None), "linalg_norm": (2, None), "normalize": (2, 1),
 }  # fmt: skip
 
@@ -36,12 +39,13 @@ ALONG: dict[str, tuple[int, Any]] = {
 LAYERS = {
     "linear": 0, "embedding": 0, "one_hot": 0, "bucketize": 0, "layer_norm": 0, "rms_norm": 0, "group_norm": 0, "batch_norm": 0, "pad": 0,
     "scaled_dot_product_attention": 0, "matmul": 0, "bmm": 3, "interpolate": 0, "instance_norm": 0, "grid_sample": 4, "affine_grid": 3,
-    "pixel_shuffle": 4, "pixel_unshuffle": 4,
+    "pixel_shuffle": 4, "pixel_unshuffle": 4, "triu": 3, "tril": 3, "stft": 2, "istft": 3, "cdist": 0, "embedding_bag": 2, "local_response_norm": 0, "lp_pool1d": 3, "lp_pool2d": 4,
+    **dict.fromkeys("inverse linalg_inv linalg_pinv det linalg_det logdet slogdet linalg_slogdet cholesky linalg_cholesky linalg_eigvalsh linalg_svdvals matrix_exp linalg_matrix_exp".split(), 3),
     **{f"{name}{n}d": n + 2 for n in (1, 2, 3) for name in (
         "conv", "conv_transpose", "avg_pool", "max_pool", "adaptive_avg_pool", "adaptive_max_pool", "dropout")},
 }  # fmt: skip
 # Layers of which several inputs have rows; how many dimensions a tensor may have that all rows share. Of the others the first alone has.
-OF_SEVERAL = {"matmul": 2, "bmm": 0, "scaled_dot_product_attention": 2, "grid_sample": 0, "affine_grid": 0}
+OF_SEVERAL = {"matmul": 2, "cdist": 2, "bmm": 0, "scaled_dot_product_attention": 2, "grid_sample": 0, "affine_grid": 0}
 EXPOSING = {"numpy", "array", "untyped_storage", "storage", "dlpack", "data_ptr", "cuda_array_interface"}  # memory, to be written to unseen
 METADATA = set(
     "shape size dim ndim ndimension numel nelement dtype device layout requires_grad grad_fn stride storage_offset element_size len get_device "

@@ -9,7 +9,7 @@ from ..tensor_trees import tensors_in
 from .drawn import Drawn, Origin, constant, not_known
 
 # Reduced along a dimension after the inputs have met element by element: where `dim` stands, and its default.
-_PAIRS = {"cosine_similarity": (2, 1), "pairwise_distance": (None, -1)}
+_PAIRS = {"cosine_similarity": (2, 1), "pairwise_distance": (None, -1), "linalg_vecdot": (None, -1)}
 _PRODUCTS = {"addmm", "baddbmm"}
 # Without reduction: element by element, or [units, classes, ...] with [units, ...].
 _BY_ELEMENT = set(

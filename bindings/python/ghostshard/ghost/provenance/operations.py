@@ -224,8 +224,9 @@ def _owners(name: str, args: tuple, kwargs: dict, out: Any, sources: list[Drawn]
     if any(piece is not pieces[0] for piece in pieces):
         apart = not all(each.requires_grad for each in sources)
         return [first.lost(f"{name} joined it with another batch of the loader", strangers=apart) for _ in results]
-    if name in ELEMENTWISE and len(results) == 1:  # not where(mask), which gives places
-        found = [elementwise(name, results[0], sources[:1] if name in LIKE else tensors_in((args, kwargs)))]
+    if (name in ELEMENTWISE and len(results) == 1) or name == "broadcast_tensors":  # not where(mask), which gives places
+        operands = sources[:1] if name in LIKE else tensors_in((args, kwargs))
+        found = [elementwise(name, each, operands) for each in results]
     elif name in NEW:
         found = [first.at(first.dim, first.ids, moved=True) if len(sources) == 1 else first.lost(f"{name} took values of the batch")]
     elif name in MOVES:
@@ -261,7 +262,7 @@ def _along(name: str, args: tuple, kwargs: dict, results: list[torch.Tensor], so
     others = [each for each in tensors_in((args[1:], kwargs)) if each is not x and each.dim() > 0]
     if others and name in ("max", "min"):
         return [elementwise(name, results[0], [x, *others])]
-    if not isinstance(x, Drawn) or len(sources) > 1:
+    if not isinstance(x, Drawn) or len(sources) > 1 or (others and name.endswith("quantile")):  # several stand in a dimension of their own
         return [sources[0].origin.lost(f"{name} joined rows")] * len(results)
     if name == "diff" and not all(constant(each, 0) for each in others):
         return [x.origin.lost("diff joined it with rows that the loader did not hand out")] * len(results)
@@ -301,7 +302,7 @@ def _layer(name: str, args: tuple, kwargs: dict, out: torch.Tensor, sources: lis
     fits = all(each.origin.dim == 0 and each.dim() >= least and each.origin.same_rows(origin) for each in sources)
     fits = fits and len({each.dim() for each in sources}) == 1  # of tensors with a batch in front the last dimensions stand below each other
     fits = fits and (dims == 0 or sources[0].dim() == dims) and out.dim() > 0 and out.shape[0] == sources[0].shape[0]
-    if name == "matmul":
+    if name in ("matmul", "cdist"):
         fits = fits and (tensors_in((args, kwargs))[0] is sources[0] or sources[0].dim() > 2)
     if name == "batch_norm":
         fits = fits and not (kwargs.get("training", args[5] if len(args) > 5 else False))

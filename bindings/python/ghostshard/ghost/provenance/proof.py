@@ -21,7 +21,7 @@ from ..tensor_trees import first_tensor, tensors_in
 from .brought_in import wrong_within
 from .constants import Constants
 from .drawn import VOUCHED, Drawn, Origin, constant, plain
-from .findings import BY_HOOK, Finding, in_its_order, in_one_order, is_not, lists_own_entries, mark, not_once, under, wrong_output
+from .findings import BY_HOOK, Finding, in_its_order, in_one_order, is_not, lists_own_entries, mark, not_once, refuse_list, under, wrong_output
 from .given_back import GivenBack
 from .handed_out import HandedOut
 from .opened import contents, same_values
@@ -97,6 +97,7 @@ class Provenance:
         origin, wrong = self._origin_of(examples, "the model's input")
         if wrong:
             return Finding(wrong)
+        refuse_list(origin, (*args, *kwargs.values()))
         units = kwargs["units"] if "units" in owning else None
         alone = units is not None and origin.dim is None and origin.rows == 1  # rows of the one example that was drawn
         if not packed and rows > 1 and origin.dim != dim and not alone:
