@@ -1,6 +1,7 @@
 """What torch.compile made, before or after make_private(): it runs as it was written while a private batch is under way."""
 
 import copy
+import gc
 
 import oracle
 import pytest
@@ -108,7 +109,7 @@ def test_a_compiled_function_that_mixes_is_refused():
 
 
 def test_functions_are_compiled_again_between_batches():
-    """After a step, and after a loop that was left."""
+    """From a step to the next batch, and once a run was given up."""
     graphs = []
 
     def backend(graph, inputs):
@@ -116,6 +117,7 @@ def test_functions_are_compiled_again_between_batches():
         return graph.forward
 
     doubled = torch.compile(lambda x: 2 * x, backend=backend, dynamic=False)
+    gc.collect()  # other tests' runs
     run = Run(model=compiled(nn.Linear(6, 3)))
     for i, (x, y) in enumerate(run.loader):
         doubled(torch.ones(2, 2 + i))
@@ -123,7 +125,10 @@ def test_functions_are_compiled_again_between_batches():
         run.step(x, y)
         doubled(torch.ones(3, 2 + i))
         assert len(graphs) == i + 1
-    for _ in run.loader:
-        break
+    x, y = next(iter(run.loader))
     doubled(torch.ones(4, 50))
+    assert len(graphs) == 5
+    del run, x, y
+    gc.collect()
+    doubled(torch.ones(4, 51))
     assert len(graphs) == 6

@@ -8,12 +8,12 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
 
-_lock = threading.Lock()  # the stance is the process's, and two runs may train in two threads
+_lock = threading.RLock()  # a run may be given up at any time; the stance is the process's, and two runs may train in two threads
 _under_way = 0
 _stance: Any = None
 
@@ -24,12 +24,13 @@ def begin() -> bool:
     if "torch._dynamo.eval_frame" not in sys.modules or torch.compiler.is_compiling():
         return False
     with _lock:
-        if _under_way == 0:
+        _under_way += 1
+        if _stance is None:
             try:
                 _stance = torch.compiler.set_stance("force_eager")
             except RuntimeError:  # called by a compiled function, between its graphs
+                _under_way -= 1
                 return False
-        _under_way += 1
     return True
 
 
@@ -38,8 +39,9 @@ def end() -> None:
     with _lock:
         _under_way -= 1
         if _under_way == 0:
-            _stance, was = None, _stance
-            was.__exit__(None, None, None)
+            with suppress(RuntimeError):  # a run is given up within a compiled function: what comes next ends it
+                _stance.__exit__(None, None, None)
+                _stance = None
 
 
 class Held:
@@ -55,6 +57,8 @@ class Held:
         if self._begun:
             self._begun = False
             end()
+
+    __del__ = let_go  # of a run that was given up
 
 
 @contextmanager

@@ -118,7 +118,7 @@ class DrawnBatches:
         self._skips = PassedOver()
         self.broken = ""  # why the run cannot go on
         self._ended = False
-        self._uncompiled = Held()  # from a batch to its step: what the loop makes of it is followed
+        self._uncompiled = Held()  # from a batch to its step, wherever its loop is left: what is made of it is followed
 
     @property
     def place(self) -> tuple[int, int, int, int, int]:
@@ -165,12 +165,10 @@ class DrawnBatches:
         return self.provenance.hand_out(piece, batch)
 
     def left(self, number: int) -> None:
-        self._uncompiled.let_go()
         if self._presence is not None and self._draw is not None and number == self._draw[0] and not self._ended:
             self._presence.left()
 
     def end_of_pass(self) -> None:
-        self._uncompiled.let_go()
         if self._presence is not None:
             self._presence.ended()
         if self._draw is not None and not self._fate and self._done == 0 and not self._ended:
