@@ -38,6 +38,10 @@ def masked_mean_over_all(module, criterion, batch):
     return criterion((module(batch["x"])[..., :3] * batch["mask"][..., None]).mean(1), batch["y"])
 
 
+def middle_of_all(module, criterion, batch):
+    return criterion((module(batch["x"])[..., :3] * batch["mask"][..., None]).quantile(0.8, dim=1), batch["y"])
+
+
 class OverAllPlaces(nn.Module):
     def forward(self, out, y):
         return F.cross_entropy(out, y, ignore_index=0, reduction="none").sum(1) / y.shape[1]
@@ -47,7 +51,7 @@ REFUSED_LOOPS = {
     "mean in the loop": (places, pooled, None), "last place in the loop": (places, of_the_last, None),
     "padding is a target": (logits, all_tokens, None), "padding is the next token": (logits, next_tokens, None),
     "series": (places, series, nn.MSELoss()), "masked series over all places": (places, masked_series, nn.MSELoss()),
-    "mean of what a mask made zeros": (places, masked_mean_over_all, None),
+    "mean of what a mask made zeros": (places, masked_mean_over_all, None), "quantile of what a mask made zeros": (places, middle_of_all, None),
     "of its own, over all places": (logits, next_tokens, OverAllPlaces()),
 }  # fmt: skip
 

@@ -39,7 +39,7 @@ ALONG: dict[str, tuple[int, Any]] = {
 LAYERS = {
     "linear": 0, "embedding": 0, "one_hot": 0, "bucketize": 0, "layer_norm": 0, "rms_norm": 0, "group_norm": 0, "batch_norm": 0, "pad": 0,
     "scaled_dot_product_attention": 0, "matmul": 0, "bmm": 3, "interpolate": 0, "instance_norm": 0, "grid_sample": 4, "affine_grid": 3,
-    "pixel_shuffle": 4, "pixel_unshuffle": 4, "triu": 3, "tril": 3, "stft": 2, "istft": 3, "cdist": 0, "embedding_bag": 2, "local_response_norm": 0, "lp_pool1d": 3, "lp_pool2d": 4,
+    "pixel_shuffle": 4, "pixel_unshuffle": 4, "triu": 3, "tril": 3, "stft": 2, "istft": 3, "cdist": 0, "local_response_norm": 0, "lp_pool1d": 3, "lp_pool2d": 4,
     **dict.fromkeys("inverse linalg_inv linalg_pinv det linalg_det logdet slogdet linalg_slogdet cholesky linalg_cholesky linalg_eigvalsh linalg_svdvals matrix_exp linalg_matrix_exp".split(), 3),
     **{f"{name}{n}d": n + 2 for n in (1, 2, 3) for name in (
         "conv", "conv_transpose", "avg_pool", "max_pool", "adaptive_avg_pool", "adaptive_max_pool", "dropout")},

@@ -13,7 +13,7 @@ import torch
 from .drawn import Drawn
 from .places import place_of_loop
 
-_COUNTING = {"mean", "nanmean", "std", "var", "std_mean", "var_mean", "median", *(f"adaptive_avg_pool{n}d" for n in (1, 2, 3))}
+_COUNTING = {"mean", "nanmean", "std", "var", "std_mean", "var_mean", "median", "quantile", "nanquantile", *(f"adaptive_avg_pool{n}d" for n in (1, 2, 3))}
 _WRONG = (
     "{} went over padded places, and how far a batch is padded follows from its longest example: one would move all others. Add up each "
     "example's own places and divide by their number, or pad all examples to one length, whatever their batch"
