@@ -369,7 +369,7 @@ def test_the_batch_and_its_coins_are_what_they_would_be():
 
 
 def test_the_usual_collate_fn_is_not_called_again():
-    calls = []
+    calls = collections.deque()  # no setting: what a list beside the code holds is one
 
     class Counted(Texts):
         def __getitem__(self, i):
