@@ -45,7 +45,7 @@ SENTENCES = {
     "weights_are_put_back": ("nothing", "nothing"),
     "losses_are_divided_by_all_ranks_examples": (COUNTED, COUNTED),
     "losses_are_weighted_by_a_ranks_share": (COUNTED, COUNTED),
-    "a_plateau_of_all_ranks_losses": (BROUGHT, BROUGHT),
+    "a_plateau_of_all_ranks_losses": ("learning rate was read from a private batch", "learning rate was read from a private batch"),
     "a_plateau_of_what_objects_brought": (BROUGHT, BROUGHT),
     "a_plateau_of_public_losses": ("nothing", "nothing"),
     "losses_are_annealed": ("nothing", "nothing"),

@@ -211,7 +211,7 @@ class GhostEngine:
             opened = self.provenance.opened() | self.weights.buffers.moved_anew() | (self._doubts > before)
             looks = bool(forwards) and (self.sessions.look_is_new(loss_per_unit, axes) or opened)
             news = _OWN_LOSS * self._patches.own_loss.pending + _LOOKS * looks
-            news = self._gate.backward(self.sessions.at, loss_per_unit, units, lambda: check_losses(loss_per_unit, units, forwards, self.ranks.data_ranks), news=news)
+            news = self._gate.backward(self.sessions.at, loss_per_unit, units, lambda: check_losses(loss_per_unit, units, forwards, self.ranks.data_ranks), news=news, alike=self.sessions.alike.digest())
             if news & _OWN_LOSS and self._gate.together(self.sessions.at, self._patches.compare_own_loss):
                 self._patches.own_loss.settled()
         except (ValueError, RuntimeError):

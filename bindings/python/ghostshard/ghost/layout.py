@@ -94,8 +94,9 @@ class Layout:
         return tuple(entry.parameter.requires_grad for entry in self.parameters)
 
     def digest_of_trainable(self) -> int:
-        """For ranks to compare: 60 bits."""
-        return int(hashlib.sha256(bytes(self.trainable())).hexdigest()[:15], 16)
+        """For ranks to compare: 60 bits. Of their type too, as the first has it (`model.double()` on one rank)."""
+        kind = str(self.parameters[0].parameter.dtype) if self.parameters else ""
+        return int(hashlib.sha256(bytes(self.trainable()) + kind.encode()).hexdigest()[:15], 16)
 
     def specs(self) -> list[tuple[str, list[tuple[str, list[int], bool, int]]]]:
         """The engine's `blocks`: each block's name, and (name, shape, trainable, cut) of its parameters."""

@@ -214,6 +214,7 @@ class PrivateCriterion(SetOnce, SettingsHandedOn, DPLossFastGradientClipping):
         self.optimizer = optimizer
         self.loss_reduction, self._reduction = loss_reduction, own
         self.criterion = criterion
+        self._calls = engine.sessions.alike.follow(criterion)
 
     def __deepcopy__(self, memo: dict) -> Any:
         """The plain criterion: a copied model (an average of weights) is not private either."""
@@ -227,7 +228,8 @@ class PrivateCriterion(SetOnce, SettingsHandedOn, DPLossFastGradientClipping):
         refuse_pairs(self.criterion, *given, packed=packing is not None, batch_first=self.engine.batch_first)
         nobodys, marks = losses_of_nobody(inputs, (args, kwargs)), marks_of(self.criterion, buffers=True)
         try:
-            losses = self._unreduced(*args, **kwargs)
+            with self._calls:
+                losses = self._unreduced(*args, **kwargs)
         except Exception:  # many criterions take no batch of no example (torch.stack([]))
             if nobodys is None:
                 raise

@@ -21,7 +21,7 @@ from .checks.held_settings import watch_schedulers
 from .checks.released import Released
 from .opacus_names import VIRTUAL_STEP, PartsOfAStep
 from .own_part import own_part
-from .provenance import READS, Drawn, Read, ReadInt, Summaries
+from .provenance import READS, Drawn, Read, ReadInt, Summaries, watch_collectives
 
 if TYPE_CHECKING:
     from .engine import GhostEngine
@@ -69,6 +69,7 @@ class GhostOptimizer(SetOnce, PartsOfAStep, DPOptimizerFastGradientClipping):
             raise TypeError(f"unknown arguments for grad_sample_mode 'ghost' and 'ghost_fsdp': {sorted(kwargs)}")
         _watch_plateaus()
         watch_schedulers()
+        watch_collectives()
         self.engine = engine
         self.metrics: list[float] = []  # that schedules were given since the ranks met
         self.adapted: float | None = None  # the clip norm, as it follows from what was released

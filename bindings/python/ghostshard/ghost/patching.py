@@ -100,6 +100,8 @@ class PatchedModel:
         self.own_loss = OwnLoss(model, self._transformer, self.again, lambda: engine.ranks.device)
         for module in model.modules():
             if isinstance(module, nn.parallel.DistributedDataParallel):
+                if module.static_graph:
+                    raise ValueError("DistributedDataParallel(static_graph=True) waits for gradients that a private step does not form: leave static_graph out")
                 module.require_backward_grad_sync = False  # there is no gradient for its reducer to wait for
 
     def _patch_layers(self, engine: RecordingEngine) -> None:
@@ -243,6 +245,7 @@ class PatchedModel:
         )  # fmt: skip
         if engine is not None:
             if engine.recording:
+                engine.sessions.alike.forward(engine.ranks.device)
                 given.padding, given.listed, given.buffers = self._padding, engine.provenance.listed, engine.weights.buffers.before
                 given.own, given.divided, given.known_lengths = engine.provenance.own, self._divided, engine.provenance.lengths
                 looks_on = self._looked_on < _LOOKED_ON and not self._keeps and not torch.compiler.is_compiling()

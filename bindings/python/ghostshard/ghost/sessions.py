@@ -9,6 +9,7 @@ import torch
 
 from .. import _native
 from .checks.gradients import AttributionCheck
+from .checks.set_alike import SetAlike
 from .device import computed_on
 from .gathered import GatheredWeights
 from .layout import Layout
@@ -34,6 +35,7 @@ class Sessions:
         self.run = RunState()
         self.now: Any = None
         self.attribution: AttributionCheck | None = None
+        self.alike = SetAlike(several=ranks.control is not None)
 
     @property
     def at(self) -> tuple[int, int]:

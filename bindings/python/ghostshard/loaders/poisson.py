@@ -14,6 +14,7 @@ from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 
 from .. import _native
 from ..lost_ranks import answered
+from ..meeting_places import arrive, wait_at
 from .given_keys import GivenKeys
 from .plan import steps_at
 from .stamps import Stamps
@@ -26,6 +27,9 @@ def _first_of(key: bytes, group: dist.ProcessGroup | None) -> bytes:
     if group is None:
         return key
     first = [key]
+    arrive(group)
+    if dist.get_rank(group) > 0:
+        wait_at(group)
     with answered():
         dist.broadcast_object_list(first, group=group, group_src=0)
     return first[0]

@@ -23,7 +23,7 @@ _NAMES = (
     "a forward", "a backward", "optimizer.step()", "a forward without gradients (an evaluation)", "a checkpoint or a report",
     "nothing: it has left its loop over the private loader (break, return, an error that was caught)",
 )  # fmt: skip
-_PLACES = ("step", "attempt", "items of the data set by their digest", "passes over the loader", "draws begun", "batches handed out", "batches gone backward", "draws passed over", "parameters that train by their digest", "settings of the optimizer by their digest")
+_PLACES = ("step", "attempt", "items of the data set by their digest", "passes over the loader", "draws begun", "batches handed out", "batches gone backward", "draws passed over", "parameters that train by their digest", "settings of the criterion and autocast by their digest", "settings of the optimizer by their digest")
 _MODES = "modules in training mode by their digest"  # the last of them, before a backward
 _TERMS = ("clip norm", "noise multiplier", "learning rates together")
 
@@ -81,7 +81,7 @@ class Agreement:
             raise RuntimeError(
                 f"the ranks are not at the same place of the run: rank 0 is at {_described(every[0])}; rank {others[0]} at "
                 f"{_described(every[others[0]])}. Every rank takes every batch of its loader, empty ones too, calls backward "
-                "and step() equally often, leaves the loop where the others leave it, has the data set in their order, trains the same parameters and the same modules in training mode, and changes clip norm, noise multiplier, learning rates and other settings of the optimizer alike. A "
+                "and step() equally often, leaves the loop where the others leave it, has the data set in their order, trains the same parameters and the same modules in training mode, sets its criterion and autocast (torch.autocast) alike, and changes clip norm, noise multiplier, learning rates and other settings of the optimizer alike. A "
                 "sharded model is evaluated and saved by all ranks together. Nothing of this was released"
             )
         told = [each[alike:].tolist() for each in every]

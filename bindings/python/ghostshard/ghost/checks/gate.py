@@ -105,9 +105,9 @@ class Gate:
         return bool(changed)
 
     def backward(
-        self, at: tuple[int, int], losses: Any, units: int, check: Callable[[], None], *, news: int = 0
+        self, at: tuple[int, int], losses: Any, units: int, check: Callable[[], None], *, news: int = 0, alike: int = 0
     ) -> int:
-        """check(): the engine's own. news: bits. Returns those that any rank has."""
+        """check(): the engine's own. news: bits. Returns those that any rank has. alike: of what the loop has set (set_alike.py), a number that all ranks have alike."""
 
         def all_checks() -> None:
             check()
@@ -119,7 +119,7 @@ class Gate:
 
         first = self.batches.place[-1] == 0  # as the weights are looked at
         modes = digest_of_modes(self._model) if first and self._agree.several else 0
-        news = self._meet(BACKWARD, at, all_checks, news, settings=modes, tell=self._replicas.here if first else lambda: NONE, units=units)
+        news = self._meet(BACKWARD, at, all_checks, news, settings=modes, tell=self._replicas.here if first else lambda: NONE, units=units, alike=alike)
         self.batches.met_together(self._agree.units)
         return news
 
@@ -160,7 +160,7 @@ class Gate:
 
     def _meet(
         self, event: int, at: tuple[int, int], check: Callable[[], Any], news: int = 0, learning_rates: float = 0.0, settings: int = 0,
-        tell: Callable[[], Replica] = lambda: NONE, units: int = 0,
+        tell: Callable[[], Replica] = lambda: NONE, units: int = 0, alike: int = 0,
     ) -> int:  # fmt: skip
         self._refuse_copies()  # before it talks in the place of the first
         wrong, replica = None, NONE
@@ -169,7 +169,7 @@ class Gate:
             replica = tell()
         except Exception as error:  # whatever it is, the other ranks wait for this one
             wrong = error
-        place = (*at, *self.batches.place, self.batches.skipped, self._layout.digest_of_trainable(), settings)
+        place = (*at, *self.batches.place, self.batches.skipped, self._layout.digest_of_trainable(), alike, settings)
         in_step = event in (BACKWARD, STEP) and self._agree.several
         reads = self._read_together.here() if in_step else NOTHING_READ
         news = self._agree(event, place, (*self._terms(), learning_rates), wrong, news, replica, units, reads)

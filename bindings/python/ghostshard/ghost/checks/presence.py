@@ -9,6 +9,8 @@ the agreement that they wait in, and says so: all of them raise, and this rank a
 Left and not gone on is no fault in itself: all ranks may break, and evaluate for however long. So only a rank with a batch of that pass
 in hand asks, in a forward, a backward or a step. An iterator that is still held by a variable has not ended: such a rank cannot be told from
 one that is slow, so after some seconds a warning names it, and the groups' time limit ends the wait.
+
+Ranks may also wait for each other in two runs of one program (two models, each with its loader), or one in a run and one where a pass over a loader begins (meeting_places.py).
 """
 
 from __future__ import annotations
@@ -26,11 +28,13 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ...lost_ranks import RULE
+from ...lost_ranks import RULE, LostRank
+from ...meeting_places import arrive, crossing, store, wait_at
 from ..ranks import TIMEOUT
 
 _PATIENCE = timedelta(seconds=0.3)  # before a rank asks
 _NOTICE = timedelta(seconds=10)  # after that, before a warning names those that are waited for
+_LOOK = timedelta(seconds=0.5)  # while it waits
 _FIRST_LOOK, _LAST_LOOK = 0.1, 2.0  # seconds between two looks at the store: each 1.3 times the one before
 
 
@@ -82,6 +86,7 @@ class Presence:
             if self._replaced:
                 raise RuntimeError(f"this rank left its loop over the private loader, in which other ranks went on: they have ended by now. {RULE}")
             self._met += 1
+        arrive(self._control)
 
     def wait(self, work: Any, *, in_the_loop: bool, begun: bool, at: str) -> None:
         """For a collective of the agreement that this rank is at. in_the_loop: it is one of a private step. begun: and not the first of
@@ -92,25 +97,38 @@ class Presence:
         gc.collect()  # an iterator in a circle of references is gone on another rank, perhaps
         with contextlib.suppress(RuntimeError, ValueError):  # the store is gone: the collective will say so
             self._write(in_the_loop=in_the_loop, begun=begun)
-        if _is_over(work, _NOTICE):
-            return
+        end = since + _NOTICE.total_seconds()
+        while time.monotonic() < end:
+            self._refuse_crossing()
+            if _is_over(work, _LOOK):
+                return
         with contextlib.suppress(RuntimeError, ValueError):
             self._warn(at, time.monotonic() - since)
         work.wait()
 
     def _write(self, *, in_the_loop: bool, begun: bool) -> None:
         """That this rank waits, and whether for one that may have left its pass."""
-        store, key = self._board()
+        board, key = self._board()
+        wait_at(self._control)
         with self._state:
             goes_on = self._pass > 0 and not self._left and (begun or self._taken_at >= self._met - 1)
             met, number = self._met, self._pass
-        store.set(f"{key}/{self._control.rank()}", str(met))
+        board.set(f"{key}/{self._control.rank()}", str(met))
         if in_the_loop and goes_on:
-            store.set(key, f"{met} {number}")
+            board.set(key, f"{met} {number}")
+
+    def _refuse_crossing(self) -> None:
+        """LostRank if a rank that this one waits for waits for this one elsewhere."""
+        rank = crossing(dist.get_process_group_ranks(self._control), self._control)
+        if rank is not None:
+            raise LostRank(
+                f"rank {dist.get_rank()} and rank {rank} wait for each other, in two runs (two models that were made private) or at the beginning of a pass over a private loader: every rank "
+                f"calls forward, backward and step() of several runs in one order, and iter() of a loader as often as the others. {RULE}"
+            )
 
     def _warn(self, at: str, seconds: float) -> None:
-        store, key = self._board()
-        came = [store.check([each]) and int(store.get(each)) >= self._met for each in (f"{key}/{rank}" for rank in range(self._control.size()))]
+        board, key = self._board()
+        came = [board.check([each]) and int(board.get(each)) >= self._met for each in (f"{key}/{rank}" for rank in range(self._control.size()))]
         late = [str(rank) for rank, there in enumerate(came) if not there]
         if late:
             warnings.warn(
@@ -121,7 +139,7 @@ class Presence:
 
     def _board(self) -> tuple[Any, str]:
         """Where ranks write that they wait: the store, and the key of this run."""
-        return dist.distributed_c10d._get_default_store(), f"ghostshard/waits/{self._control.group_name}"
+        return store(), f"ghostshard/waits/{self._control.group_name}"
 
     # The thread -----------------------------------------------------------------------------------------------------
 
@@ -148,10 +166,10 @@ class Presence:
 
     def _is_called(self) -> bool:
         """Whether others wait for this rank in the pass that it has left; then it is at their agreement from here on."""
-        store, key = self._board()
-        if not store.check([key]):
+        board, key = self._board()
+        if not board.check([key]):
             return False
-        agreement, number = map(int, store.get(key).split())
+        agreement, number = map(int, board.get(key).split())
         with self._state:
             called = self._left and number == self._pass and agreement == self._met + 1
             if called:

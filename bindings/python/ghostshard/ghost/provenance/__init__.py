@@ -2,6 +2,7 @@
 
 from . import operations as operations
 from . import read_in_torch as read_in_torch
+from .collectives import watch_collectives
 from .constants import READS, Read, ReadInt, bare
 from .decisions import DECISIONS, outcomes_of
 from .drawn import Drawn, of_the_same, plain, vouch_for
@@ -13,4 +14,4 @@ from .proof import Provenance
 from .strangers import guard
 from .summaries import Summaries
 
-__all__ = ["DECISIONS", "IN_ITS_PLACE", "READS", "Drawn", "Finding", "NoProvenance", "Provenance", "Read", "ReadInt", "Summaries", "as_units", "bare", "functions_under", "guard", "may_train", "of_the_same", "outcomes_of", "plain", "under", "vouch_for"]
+__all__ = ["DECISIONS", "IN_ITS_PLACE", "READS", "Drawn", "Finding", "NoProvenance", "Provenance", "Read", "ReadInt", "Summaries", "as_units", "bare", "functions_under", "guard", "may_train", "of_the_same", "outcomes_of", "plain", "under", "vouch_for", "watch_collectives"]

@@ -24,6 +24,7 @@ import torch
 from .counts import COUNTED, AmongRanks, Lines, follows
 from .courses import Courses
 from .decisions import COMPARISONS, deciding
+from .formed import Formed, goes_to_ranks
 from .opened import contents
 from .places import masks_of_transformers, place_of_loop
 from .summaries import Reads
@@ -276,27 +277,29 @@ class Read(float):
     """A number that was read from a private tensor, and what follows from it."""
 
     def __reduce__(self) -> tuple:
-        return float, (float(self),)
+        return Read if goes_to_ranks() else float, (float(self),)
 
 
 class ReadInt(int):
     """A whole number that was read from a private tensor, and what follows from it."""
 
     def __reduce__(self) -> tuple:
-        return int, (int(self),)
+        return ReadInt if goes_to_ranks() else int, (int(self),)
 
 
-READS = Reads()
+READS, FORMED = Reads(), Formed()
 
 
 def note_read(value: Any) -> None:
     if type(value) is float:
         READS.note(value)
+        FORMED.note(value)
 
 
 def as_read(value: Any) -> Any:
     """Numbers, in lists too, as what they are: read."""
     if type(value) is float:
+        FORMED.note(value)
         return Read(value)
     if type(value) is int:
         return ReadInt(value)
@@ -340,4 +343,4 @@ for _name in COMPARISONS:
     setattr(ReadInt, f"__{_name}__", deciding(int, _name))
 Read.__hash__, ReadInt.__hash__ = float.__hash__, int.__hash__  # type: ignore[method-assign]
 
-__all__ = ["READS", "Constants", "Read", "ReadInt", "as_read", "bare", "extents_of", "note_read", "of_batch"]
+__all__ = ["FORMED", "READS", "Constants", "Read", "ReadInt", "as_read", "bare", "extents_of", "note_read", "of_batch"]

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from .formed import goes_to_ranks
 from .opened import opened
 
 VOUCHED = "vouched"
@@ -142,7 +143,7 @@ class Drawn(torch.Tensor):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         self._is_read("pickling")
-        return plain(self).__reduce_ex__(protocol)
+        return (_of_a_rank, (plain(self).detach(),)) if goes_to_ranks() else plain(self).__reduce_ex__(protocol)
 
     def __repr__(self, **_: Any) -> str:
         self._is_read("repr()")
@@ -165,6 +166,11 @@ def drawn(value: torch.Tensor, origin: Origin) -> torch.Tensor:
     found._origin = origin
     found.stays_here()
     return found
+
+
+def _of_a_rank(value: torch.Tensor) -> torch.Tensor:
+    """That came to this rank in an object."""
+    return drawn(value, Origin(Memory(None, "another rank sent it (all_gather_object, broadcast_object_list)", strangers=True), 1, None, None, True))
 
 
 def shares_what_is_lost(value: torch.Tensor) -> bool:
@@ -209,9 +215,15 @@ def place_of(value: torch.Tensor, memory: Memory) -> tuple[int, int]:
 
 
 NOT_KNOWN = "whether "
+BROUGHT = (
+    "{} (torch.distributed) brought values of other ranks into it. A number for people is brought together in a copy (loss.detach().clone()) or after the "
+    "backward, and enters no loss"
+)
 
 
 def not_known(name: str) -> str:
+    if name.startswith("_c10d_functional"):
+        return BROUGHT.format(name.partition("::")[2])
     return f"{NOT_KNOWN}{name} keeps the rows of a batch apart is not known"
 
 
@@ -261,4 +273,4 @@ def vouch_for(tensor: torch.Tensor, dim: int = 0) -> torch.Tensor:
     return drawn(plain(tensor), of_rows(VOUCHED, tensor.shape[dim] if tensor.dim() else 1, dim))
 
 
-__all__ = ["NOT_KNOWN", "VOUCHED", "Drawn", "Memory", "Origin", "constant", "drawn", "not_known", "of_rows", "of_the_same", "plain", "remember_mixed", "shares_what_is_lost", "version_of", "vouch_for"]
+__all__ = ["BROUGHT", "NOT_KNOWN", "VOUCHED", "Drawn", "Memory", "Origin", "constant", "drawn", "not_known", "of_rows", "of_the_same", "plain", "remember_mixed", "shares_what_is_lost", "version_of", "vouch_for"]

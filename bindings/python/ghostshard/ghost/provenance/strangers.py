@@ -58,11 +58,11 @@ def write_to_strangers(name: str, written: list[torch.Tensor], sources: list[Dra
             own = sources[0].origin.lost(f"{name} wrote values of a batch to a tensor that the loader did not hand out", strangers=True)
         for each in (target, target._base):
             if type(each) is torch.Tensor:
-                _become_drawn(each, own)
+                become_drawn(each, own)
         remember_mixed(target)  # what else lies in this memory (x, of which x.data was written to) is a plain tensor still
 
 
-def _become_drawn(tensor: torch.Tensor, origin: Origin) -> None:
+def become_drawn(tensor: torch.Tensor, origin: Origin) -> None:
     tensor.__class__ = Drawn
     tensor._origin = Origin(Memory(origin.memory.piece, origin.memory.lost, strangers=True), origin.rows, origin.dim, origin.ids, True)
     tensor._origin.memory.writes = version_of(tensor)
@@ -98,4 +98,4 @@ def statistics_of_a_batch(name: str, args: tuple, kwargs: dict) -> list[torch.Te
     return [each for each in given if gathers and isinstance(each, torch.Tensor) and not isinstance(each, (Drawn, torch.nn.Parameter))]
 
 
-__all__ = ["guard", "note_backward", "refuse_parameters", "statistics_of_a_batch", "why_strange", "write_to_strangers"]
+__all__ = ["become_drawn", "guard", "note_backward", "refuse_parameters", "statistics_of_a_batch", "why_strange", "write_to_strangers"]
