@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import warnings
 from collections.abc import Callable
@@ -219,6 +220,7 @@ def main() -> None:
         found[f"alike {kind} an evaluation by one"] = said_by_each(lambda: from_the_third_on(one, lambda run: evaluate_otherwise(run) if rank_1() else None))
         counting = OnBatches(sharded=sharded, criterion=Counting())
         found[f"alike {kind} what a criterion keeps"] = said_by_each(lambda: from_the_third_on(counting, lambda run: None))
+    found["static graph"] = said_by_each(lambda: Run(sharded=False, wrap=functools.partial(nn.parallel.DistributedDataParallel, static_graph=True)))
     report_and_leave(sys.argv[1], found)
 
 

@@ -44,3 +44,8 @@ def test_a_rank_that_sets_its_criterion_or_autocast_otherwise(said, kind, name):
 @pytest.mark.parametrize("kind", ["sharded", "replicas"])
 def test_what_all_set_alike_or_for_an_evaluation_goes_on(said, kind, name):
     assert said[f"alike {kind} {name}"] == ["nothing", "nothing"]
+
+
+def test_a_static_graph_is_refused_by_name(said):
+    """torch's own error asks for a report of a bug."""
+    assert all("DistributedDataParallel(static_graph=True) waits for gradients" in sentence for sentence in said["static graph"])

@@ -29,10 +29,10 @@ from ghostshard.accountants import ContourAccountant
 
 
 class Run:
-    def __init__(self, *, sharded: bool, model=None, **options):
+    def __init__(self, *, sharded: bool, model=None, wrap=DifferentiallyPrivateDistributedDataParallel, **options):
         torch.manual_seed(3)
         model = model or nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
-        self.model = FSDP2Wrapper(model) if sharded else DifferentiallyPrivateDistributedDataParallel(model)
+        self.model = FSDP2Wrapper(model) if sharded else wrap(model)
         data = TensorDataset(torch.randn(40, 6), torch.randint(0, 3, (40,)))
         self.engine = PrivacyEngine(accountant="rdp")
         self.module, self.optimizer, self.criterion, self.loader = self.engine.make_private(
