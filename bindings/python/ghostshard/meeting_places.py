@@ -6,7 +6,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import threading
-from collections.abc import Iterable
 from typing import Any
 
 import torch.distributed as dist
@@ -33,12 +32,12 @@ def wait_at(group: Any) -> None:
             store().set(f"{_WAITS}/{dist.get_rank()}", f"{group.group_name} {_came[group.group_name]}")
 
 
-def crossing(ranks: Iterable[int], group: Any) -> int | None:
-    """Of these ranks, for which this one waits in the group, one that waits for this one in another."""
+def crossing(group: Any) -> int | None:
+    """A rank for which this one waits in the group, and that waits for this one in another."""
     if len(_threads) > 1:
         return None
-    with contextlib.suppress(RuntimeError, ValueError):
-        for rank in ranks:
+    with contextlib.suppress(RuntimeError, ValueError, KeyError):  # torch.distributed or the group is gone
+        for rank in dist.get_process_group_ranks(group):
             if rank != dist.get_rank() and store().check([key := f"{_WAITS}/{rank}"]):
                 name, came = store().get(key).decode().rsplit(" ", 1)
                 if name != group.group_name and 0 < int(came) == _came[name] + 1:

@@ -76,7 +76,7 @@ def test_one_that_left_is_replaced_where_the_others_go_on(ranks, begun, left_fir
     gone, other, parts = ranks
     if left_first:
         gone.left()
-    assert waits(other, begun=begun).asked == 3
+    assert waits(other, begun=begun).asked == 2 + presence._NOTICE // presence._LOOK
     if not left_first:
         gone.left()
     assert is_replaced(parts) and parts == [0]

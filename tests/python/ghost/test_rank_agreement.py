@@ -9,7 +9,7 @@ import torch
 from ghostshard.ghost.checks import agreement
 from ghostshard.ghost.checks.agreement import BACKWARD, STEP, Agreement
 
-PLACE = (3, 0, 7, 2, 4, 1, 0, 0, 5, 6)
+PLACE = (3, 0, 7, 2, 4, 1, 0, 0, 5, 8, 6)
 TERMS = (0.5, 1.25, 0.01)
 BITS = struct.unpack("<qqq", struct.pack("<ddd", *TERMS))
 HERE = (*PLACE, *BITS)
@@ -30,7 +30,7 @@ def meet(monkeypatch, other, sentence=None, **mine):
     monkeypatch.setattr(agreement.dist, "get_world_size", lambda group: 2)
     monkeypatch.setattr(agreement.dist, "all_gather", all_gather)
     monkeypatch.setattr(agreement.dist, "all_gather_object", all_gather_object)
-    return Agreement(object())(BACKWARD, PLACE, TERMS, **mine)
+    return Agreement(types.SimpleNamespace(group_name="these"))(BACKWARD, PLACE, TERMS, **mine)
 
 
 def test_ranks_at_one_place_go_on(monkeypatch):

@@ -97,8 +97,7 @@ class Presence:
         gc.collect()  # an iterator in a circle of references is gone on another rank, perhaps
         with contextlib.suppress(RuntimeError, ValueError):  # the store is gone: the collective will say so
             self._write(in_the_loop=in_the_loop, begun=begun)
-        end = since + _NOTICE.total_seconds()
-        while time.monotonic() < end:
+        for _ in range(_NOTICE // _LOOK):
             self._refuse_crossing()
             if _is_over(work, _LOOK):
                 return
@@ -119,7 +118,7 @@ class Presence:
 
     def _refuse_crossing(self) -> None:
         """LostRank if a rank that this one waits for waits for this one elsewhere."""
-        rank = crossing(dist.get_process_group_ranks(self._control), self._control)
+        rank = crossing(self._control)
         if rank is not None:
             raise LostRank(
                 f"rank {dist.get_rank()} and rank {rank} wait for each other, in two runs (two models that were made private) or at the beginning of a pass over a private loader: every rank "
