@@ -97,8 +97,11 @@ class Presence:
         gc.collect()  # an iterator in a circle of references is gone on another rank, perhaps
         with contextlib.suppress(RuntimeError, ValueError):  # the store is gone: the collective will say so
             self._write(in_the_loop=in_the_loop, begun=begun)
+        crossed = None
         for _ in range(_NOTICE // _LOOK):
-            self._refuse_crossing()
+            before, crossed = crossed, crossing(self._control)
+            if crossed is not None and crossed == before:  # seen once it may have just left the collective that this rank is about to leave
+                self._refuse_crossing(crossed)
             if _is_over(work, _LOOK):
                 return
         with contextlib.suppress(RuntimeError, ValueError):
@@ -116,14 +119,13 @@ class Presence:
         if in_the_loop and goes_on:
             board.set(key, f"{met} {number}")
 
-    def _refuse_crossing(self) -> None:
-        """LostRank if a rank that this one waits for waits for this one elsewhere."""
-        rank = crossing(self._control)
-        if rank is not None:
-            raise LostRank(
-                f"rank {dist.get_rank()} and rank {rank} wait for each other, in two runs (two models that were made private) or at the beginning of a pass over a private loader: every rank "
-                f"calls forward, backward and step() of several runs in one order, and iter() of a loader as often as the others. {RULE}"
-            )
+    @staticmethod
+    def _refuse_crossing(rank: int) -> None:
+        """For a rank that this one waits for, and that waits for this one elsewhere."""
+        raise LostRank(
+            f"rank {dist.get_rank()} and rank {rank} wait for each other, in two runs (two models that were made private) or at the beginning of a pass over a private loader: every rank "
+            f"calls forward, backward and step() of several runs in one order, and iter() of a loader as often as the others. {RULE}"
+        )
 
     def _warn(self, at: str, seconds: float) -> None:
         board, key = self._board()
