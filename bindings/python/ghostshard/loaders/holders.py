@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-_MOST_ENTRIES, _DEPTH = 64, 6
+_MOST_ENTRIES, _MOST_HELD, _DEPTH = 64, 256, 6
 _OF_OTHERS = ("torch", "numpy", "builtins", *sorted(sys.stdlib_module_names - {"argparse", "types", "collections"}))  # whose objects are taken as they are
 _CLOSED = (torch.Tensor, np.ndarray, nn.Module, types.ModuleType, logging.Logger)
 
@@ -70,14 +70,20 @@ def holds(value: Any) -> bool:
     return not issubclass(kind, _CLOSED) and kind.__module__.partition(".")[0] not in _OF_OTHERS and hasattr(value, "__dict__")
 
 
-def held(value: Any, names: Collection[str] | None, depth: int = _DEPTH) -> Iterator[tuple[Space, Any, Any]]:
+def held(value: Any, names: Collection[str] | None) -> list[tuple[Space, Any, Any]]:
     """What is read, the name by which, and what stands there, of all that is held within. names: of attributes that are read (None: all)."""
-    for space, keys in _spaces(value, names):
-        for key in keys:
-            entry = space[1][key]
-            yield space, key, entry
-            if depth > 1 and holds(entry):
-                yield from held(entry, None if isinstance(value, Mapping) and not isinstance(value, dict) else names, depth - 1)
+    found: list[tuple[Space, Any, Any]] = []
+    waiting, seen = [(value, names, _DEPTH)], {id(value)}  # of things that hold each other, each once
+    while waiting and len(found) < _MOST_HELD:
+        holder, named, depth = waiting.pop(0)
+        for space, keys in _spaces(holder, named):
+            for key in keys:
+                entry = space[1][key]
+                found.append((space, key, entry))
+                if depth > 1 and holds(entry) and id(entry) not in seen:
+                    seen.add(id(entry))
+                    waiting.append((entry, None if isinstance(holder, Mapping) and not isinstance(holder, dict) else named, depth - 1))
+    return found[:_MOST_HELD]
 
 
 def _spaces(value: Any, names: Collection[str] | None) -> Iterator[tuple[Space, list[Any]]]:

@@ -183,7 +183,7 @@ def _named_in(functions: list[Any], classes: list[type], followed: Callable[[Any
 
 
 def _held_in(value: Any, names: set[str], followed: Callable[[Any, Any], bool]) -> Iterator[tuple[Space, Any]]:
-    for space, name, entry in itertools.islice(held(value, names), _MOST_HELD):
+    for space, name, entry in held(value, names):
         if (_tells(entry) or holds(entry)) and followed(space[0], name):
             yield space, name
         if isinstance(space[1], (dict, list)) and followed(space[0], _EXTENT):
