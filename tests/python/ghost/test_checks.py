@@ -1,5 +1,6 @@
 """Models whose examples' gradients depend on each other are refused before anything of them is counted."""
 
+import collections
 import copy
 import json
 import math
@@ -159,7 +160,7 @@ def test_the_check_leaves_no_trace():
 def test_it_is_made_again_by_lot(monkeypatch):
     """A path through the model that opens later."""
     model = MinusTheMean()
-    mixes = [False]  # out of the check's sight
+    mixes = collections.deque([False])  # out of the check's sight
     model.forward = lambda x: model.out(model.first(x) - (model.first(x).mean(0) if mixes[0] else 0))
     monkeypatch.setattr(AttributionCheck, "again", 1)
     private = Private(model, 1.0)
@@ -205,7 +206,7 @@ def test_it_is_made_at_the_first_microbatch_of_two():
 def test_it_is_made_again_where_parameters_thaw():
     model = MinusTheMean()
     model.first.requires_grad_(False)
-    mixes = [False]  # out of the check's sight
+    mixes = collections.deque([False])  # out of the check's sight
     model.forward = lambda x: model.out(model.first(x) - (model.first(x).mean(0) if mixes[0] else 0))
     private = Private(model, 1.0)
     private.step(class_loss, [batch(5, 6)])

@@ -233,40 +233,6 @@ def test_a_tensor_of_the_models_own_that_is_a_layers_input_gets_no_gradient(opti
     assert model.kept.grad is None and not engine.accountant.history
 
 
-class Begins(Model):
-    """With zeros that require a gradient, as decoders of detection models do."""
-
-    def __init__(self, hooked=None):
-        super().__init__()
-        self.hooked, self.seen = hooked, []
-
-    def forward(self, x):
-        zeros = torch.zeros_like(x, requires_grad=True)
-        if self.hooked == "hook":
-            zeros.register_hook(self.seen.append)
-        elif self.hooked == "attribute":
-            self.seen = [zeros]
-        return self.head(torch.tanh(self.body(x + zeros * zeros)))
-
-
-@pytest.mark.parametrize("options", [{}, {"own_batches": True}], ids=["followed", "own batches"])
-def test_a_leaf_that_nobody_has_may_get_a_gradient(options):
-    engine, module, optimizer, criterion, loader = private(Begins(), **options)
-    x, y = batch_of_four(loader, options)
-    criterion(module(x), y).backward()
-    optimizer.step()
-    assert len(engine.accountant.history) == 1
-
-
-@pytest.mark.parametrize("hooked", ["hook", "attribute"])
-def test_a_leaf_that_somebody_has_gets_none(hooked):
-    model = Begins(hooked)
-    engine, module, optimizer, criterion, loader = private(model, attribution_check=False)
-    x, y = batch_of_four(loader, {})
-    with pytest.raises(ValueError, match="a gradient to a tensor of shape .* outside of the model"):
-        criterion(module(x), y).backward()
-
-
 def test_a_plain_tensor_beside_packed_rows_gets_no_gradient():
     engine, module, optimizer, criterion, loader = private(Model(), own_batches=True)
     table = torch.zeros(4, 6, requires_grad=True)

@@ -79,9 +79,10 @@ def next_tokens(model, batch):
     return functional.cross_entropy(model(batch[0][:, :-1]).transpose(1, 2), batch[0][:, 1:])
 
 
-def test_a_model_that_turns_its_ids_has_each_examples_sum():
+@pytest.mark.parametrize("layer", [lambda: None, lambda: nn.LSTM(8, 8), lambda: nn.GRU(8, 8)], ids=["encoder", "LSTM", "GRU"])
+def test_a_model_that_turns_its_ids_has_each_examples_sum(layer):
     torch.manual_seed(3)
-    model = Turned()
+    model = Turned(layer())
     run = Run(model=model, data=TensorDataset(torch.randint(0, 11, (40, 7))), draws=(8, 6, 5, 1), noise=0.0)
     for (ids,) in run.loader:
         before = copy.deepcopy(model)
@@ -93,7 +94,7 @@ def test_a_model_that_turns_its_ids_has_each_examples_sum():
 
 
 def test_a_recurrent_layer_over_turned_ids_is_told_what_it_needs():
-    run = Run(model=Turned(nn.LSTM(8, 8)), data=TensorDataset(torch.randint(0, 11, (40, 7))))
+    run = Run(model=Turned(DPLSTM(8, 8)), data=TensorDataset(torch.randint(0, 11, (40, 7))))
     (ids,) = next(iter(run.loader))
     with pytest.raises(ValueError, match="that all units share.*It takes time first: build it with batch_first=True"):
         run.module(ids)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
@@ -73,10 +71,8 @@ def refuse_strangers(losses: torch.Tensor, layout: Layout, units: int, is_of_bat
     """ValueError if a backward of these losses would give a gradient to a parameter outside of the model, or to another leaf that is not
     known to be the batch's own (is_of_batch). Extents tell nothing: a table of as many rows as the batch has looks like its rows."""
     known, strangers = {id(entry.parameter) for entry in layout.parameters}, []
-    leaves = load("engine").leaves_of(losses) if units else []  # of nobody: all gradients are zero
-    unheld = _unheld(leaves)
-    for leaf in leaves:
-        own = id(leaf) in known or id(leaf) in unheld or leaf.numel() == 0 or any(hasattr(hook, OURS) for hook in (leaf._backward_hooks or {}).values())  # guard.py has a sentence
+    for leaf in load("engine").leaves_of(losses) if units else ():  # of nobody: all gradients are zero
+        own = id(leaf) in known or leaf.numel() == 0 or any(hasattr(hook, OURS) for hook in (leaf._backward_hooks or {}).values())  # guard.py has a sentence
         if not (own or hasattr(leaf, ANCHOR) or (not isinstance(leaf, nn.Parameter) and is_of_batch(leaf))):
             strangers.append(tuple(leaf.shape))
     if strangers:  # the same one every time: leaves come in no order
@@ -85,21 +81,8 @@ def refuse_strangers(losses: torch.Tensor, layout: Layout, units: int, is_of_bat
             "or of a second model, a learnt prompt, a parameter of the model that a method uses beside its layer): it has no clipping and no noise. Make "
             "it one of a layer of the model before make_private(), or keep its gradient out: requires_grad_(False), detach(), torch.no_grad(). (If it is the batch itself: one of your own, "
             "own_batches=True, looks like a table that trains, and gets a gradient by your word alone, allow_vouched=True; and so does a copy that "
-            "the model makes a leaf and keeps: require the batch's gradient before it is copied)"
+            "the model makes a leaf: require the batch's gradient before it is copied)"
         )
-
-
-def _unheld(leaves: list[torch.Tensor]) -> set[int]:
-    """By id, those that nothing but the graph holds, such as zeros that DETR's decoders begin with: nobody can train what nobody has."""
-    bare = lambda leaf: not (isinstance(leaf, nn.Parameter) or leaf._backward_hooks or leaf._post_accumulate_grad_hooks)
-    return {id(each) for each in leaves if sys.getrefcount(each) <= _references() and bare(each)}
-
-
-@functools.cache
-def _references() -> int:
-    """How many a leaf has that only a graph and a list hold, counted as above."""
-    losses = torch.zeros(1, requires_grad=True).exp()
-    return next(sys.getrefcount(each) for each in load("engine").leaves_of(losses))
 
 
 def _hooked(parameter: nn.Parameter) -> bool:
