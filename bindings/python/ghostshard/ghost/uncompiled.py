@@ -58,7 +58,10 @@ class Held:
             self._begun = False
             end()
 
-    __del__ = let_go  # of a run that was given up
+    def __del__(self) -> None:
+        """Of a run that was given up. At the end of the process nothing is compiled any more, and nothing can be imported."""
+        if sys is not None and not sys.is_finalizing():
+            self.let_go()
 
 
 @contextmanager
