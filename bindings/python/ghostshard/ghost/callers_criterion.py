@@ -29,17 +29,22 @@ def with_gradients(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return mapped(torch.Tensor.detach, losses)
 
 
-def name_of(criterion: Any) -> str:
-    """Of what functools.partial holds, that function's."""
+def _within_partials(criterion: Any) -> Any:
     while isinstance(criterion, functools.partial):
         criterion = criterion.func
-    return getattr(criterion, "__name__", type(criterion).__name__)
+    return criterion
+
+
+def name_of(criterion: Any) -> str:
+    """Of what functools.partial holds, that function's."""
+    function = _within_partials(criterion)
+    return getattr(function, "__name__", type(function).__name__)
 
 
 def of_functions(criterion: Any) -> str:
     """The way out for those of torch.nn.functional, whose reduction is an argument."""
     name = name_of(criterion)
-    function = criterion.func if isinstance(criterion, functools.partial) else criterion
+    function = _within_partials(criterion)
     return f": nn.CrossEntropyLoss() and its like, or functools.partial(F.{name}, reduction='none')" if getattr(nn.functional, name, None) is function else ""
 
 
