@@ -2,6 +2,7 @@
 
 import argparse
 import collections
+import dataclasses
 import sys
 import types
 
@@ -34,6 +35,11 @@ class Options:
     inner = types.SimpleNamespace(mixes=False)
 
 
+@dataclasses.dataclass(slots=True)
+class Slots:
+    mixes: bool = False
+
+
 class Table(dict):
     pass
 
@@ -47,7 +53,14 @@ class Slot:
 
 args = argparse.Namespace(mixes=False, step=0, phase="a")
 conf = {"mixes": False, "inner": {"mixes": False}}
-table, listed, slot = Table(act=itself), [itself], Slot()
+slots, table, listed, slot = Slots(), Table(act=itself), [itself], Slot()
+
+
+def around_here(h):
+    return mix(h) if around_here.mixes else h
+
+
+around_here.mixes = False
 GELU, WORD = F.gelu, "ge" + "lu"
 
 
@@ -76,6 +89,8 @@ FORMS = {
     "a list": (lambda _, h: listed[0](h), listed, 0, mix),
     "an object with code of its own": (lambda _, h: slot["act"](h), Slot.act, "act", mix),
     "a class": (lambda _, h: mix(h) if Options.mixes else h, Options, "mixes", True),
+    "an object with slots": (lambda _, h: mix(h) if slots.mixes else h, slots, "mixes", True),
+    "an attribute of a function": (lambda _, h: around_here(h), around_here, "mixes", True),
     "an object of a class": (lambda _, h: mix(h) if Options.inner.mixes else h, vars(Options.inner), "mixes", True),
     "another dict": (lambda _, h: mix(h) if conf["mixes"] else h, HERE, "conf", {"mixes": True}),
     "a name of torch's": (lambda _, h: getattr(F, WORD)(h), F, "gelu", lambda h: mix(GELU(h))),

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from .names import names_of
 from .within import within
 
 _KINDS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
@@ -79,14 +80,7 @@ def _in_code_of(value: Any) -> Iterator[Any]:
     code = value if isinstance(value, types.FunctionType) else inspect.getattr_static(type(value), "__call__", None)
     if isinstance(code, types.FunctionType):
         yield from (*(code.__defaults__ or ()), *(code.__kwdefaults__ or {}).values())
-        yield from (each for name in _names_in(code.__code__) if isinstance(each := code.__globals__.get(name), _KINDS))
-
-
-def _names_in(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for each in code.co_consts:
-        if isinstance(each, types.CodeType):  # a comprehension, a function within
-            yield from _names_in(each)
+        yield from (each for name in names_of(code.__code__) if isinstance(each := code.__globals__.get(name), _KINDS))
 
 
 def _state_of(generator: Any) -> Any:

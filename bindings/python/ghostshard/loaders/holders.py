@@ -34,6 +34,29 @@ class _Raw:
         return dict.__len__(self._of)
 
 
+class _Slots:
+    """Attributes of an object that keeps them in no dict."""
+
+    def __init__(self, of: Any) -> None:
+        self._of = of
+
+    def __iter__(self) -> Iterator[str]:
+        slots = (vars(kind).get("__slots__", ()) for kind in type(self._of).__mro__)
+        return (name for each in slots for name in ([each] if isinstance(each, str) else each) if hasattr(self._of, name))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, name: str) -> bool:
+        return name in iter(self)
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return getattr(self._of, name)
+        except AttributeError as error:
+            raise KeyError(name) from error
+
+
 class Cells:
     """What a function has of its surroundings."""
 
@@ -67,7 +90,7 @@ def holds(value: Any) -> bool:
     if issubclass(kind, (dict, list, tuple)):
         return 0 < len(value) <= _MOST_ENTRIES
     kind = value if issubclass(kind, type) else kind
-    return not issubclass(kind, _CLOSED) and kind.__module__.partition(".")[0] not in _OF_OTHERS and hasattr(value, "__dict__")
+    return not issubclass(kind, _CLOSED) and kind.__module__.partition(".")[0] not in _OF_OTHERS and (hasattr(value, "__dict__") or hasattr(kind, "__slots__"))
 
 
 def held(value: Any, names: Collection[str] | None) -> list[tuple[Space, Any, Any]]:
@@ -96,13 +119,14 @@ def _spaces(value: Any, names: Collection[str] | None) -> Iterator[tuple[Space, 
         if not isinstance(value, type) and any(hasattr(type(value), each) for each in _COMPUTED):
             names = None  # of its own code
         if not isinstance(value, type):
-            yield (value, vars(value)), _named(vars(value), names)
+            own = vars(value) if hasattr(value, "__dict__") else _Slots(value)
+            yield (value, own), _named(own, names)
         for kind in (value if isinstance(value, type) else type(value)).__mro__:
             if kind.__module__.partition(".")[0] not in _OF_OTHERS:
                 yield (kind, vars(kind)), _named(vars(kind), names)
 
 
-def _named(space: Mapping[str, Any], names: Collection[str] | None) -> list[str]:
+def _named(space: Mapping[str, Any] | _Slots, names: Collection[str] | None) -> list[str]:
     found = space if names is None or len(space) < len(names) else names
     return [name for name in found if name in space and (names is None or name in names) and not name.startswith("__")][:_MOST_ENTRIES]
 

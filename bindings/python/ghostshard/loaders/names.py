@@ -173,13 +173,12 @@ def _held_by(value: Any, depth: int) -> Iterator[Any]:
 def _named_in(functions: list[Any], classes: list[type], followed: Callable[[Any, Any], bool]) -> Iterator[tuple[Space, Any]]:
     """Namespaces, and names in them that stand for functions which these may reach, for plain values, or for what holds such."""
     yield from ((space, name) for space, name in _entries(classes) if followed(space[0], name))
-    for function, spaces, names in _reached(functions, classes):
-        for space in spaces:
-            for name, bound in _read_in(space, names, function):
-                if followed(space[0], name):
-                    yield space, name
-                    if holds(bound):
-                        yield from _held_in(bound, names, followed)
+    for _, names, read in _reached(functions, classes):
+        for space, name, bound in read:
+            if followed(space[0], name):
+                yield space, name
+                if holds(bound):
+                    yield from _held_in(bound, names, followed)
 
 
 def _held_in(value: Any, names: set[str], followed: Callable[[Any, Any], bool]) -> Iterator[tuple[Space, Any]]:
@@ -199,8 +198,8 @@ def _entries(classes: list[type]) -> list[tuple[Space, str]]:
     return [((each, vars(each)), name) for each in classes for name in _ENTRIES if _runs(vars(each).get(name))]
 
 
-def _reached(functions: list[Any], classes: list[type]) -> Iterator[tuple[types.FunctionType, list[Space], set[str]]]:
-    """Each function, where the names in its code may be bound, and these."""
+def _reached(functions: list[Any], classes: list[type]) -> Iterator[tuple[types.FunctionType, set[str], list[tuple[Space, str, Any]]]]:
+    """Each function, the names in its code, and where which of them stand for what."""
     waiting, seen = [*functions, *(space[1][name] for space, name in _entries(classes))], set()
     beside: list[Space] = [(each, vars(each)) for each in (torch.Tensor, *classes)]
     while waiting and len(seen) < _MOST:
@@ -209,16 +208,17 @@ def _reached(functions: list[Any], classes: list[type]) -> Iterator[tuple[types.
         if not isinstance(function, types.FunctionType) or id(function.__code__) in seen or _closed(function.__module__ or ""):
             continue
         seen.add(id(function.__code__))
-        own, names = function.__globals__, set(_names_of(function.__code__))
+        own, names = function.__globals__, set(names_of(function.__code__))
         modules = [own[name] for name in names if isinstance(own.get(name), types.ModuleType)]
         modules += [each for module in modules for name in names if isinstance(each := vars(module).get(name), types.ModuleType)]  # torch.nn.functional
         spaces: list[Space] = [(each, each) for each in (own, *map(vars, modules))] + beside
         if function.__closure__:
             spaces.append((function.__closure__, Cells(function)))
-        yield function, spaces, names
-        for space in spaces:
-            for _, each in _read_in(space, names, function):
-                waiting += [entry for _, _, entry in held(each, names) if _runs(entry)] if holds(each) else [each] * _runs(each)
+        spaces.append((function, vars(function)))  # act.mixes = True
+        read = [(space, name, each) for space in spaces for name, each in _read_in(space, names, function)]
+        yield function, names, read
+        for *_, each in read:
+            waiting += [entry for _, _, entry in held(each, names) if _runs(entry)] if holds(each) else [each] * _runs(each)
 
 
 def _read_in(space: Space, names: set[str], function: types.FunctionType) -> Iterator[tuple[str, Any]]:
@@ -240,11 +240,12 @@ def _closed(module: str) -> bool:
     return (module.startswith(_CLOSED) and not module.startswith(_OPEN)) or module.partition(".")[0] in sys.stdlib_module_names
 
 
-def _names_of(code: types.CodeType) -> Iterator[str]:
+def names_of(code: types.CodeType) -> Iterator[str]:
+    """Also in what is defined within: comprehensions, functions."""
     yield from (*code.co_names, *code.co_freevars)
     for each in code.co_consts:
         if isinstance(each, types.CodeType):
-            yield from _names_of(each)
+            yield from names_of(each)
 
 
-__all__ = ["Names", "functions_in"]
+__all__ = ["Names", "functions_in", "names_of"]
