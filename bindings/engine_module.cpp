@@ -19,6 +19,7 @@
 
 #include "accountant/rounds.h"
 #include "bindings/moments.h"
+#include "bindings/traces.h"
 #include "dp/mechanism/bins.h"
 #include "dp/mechanism/coins.h"
 #include "dp/mechanism/truncation.h"
@@ -283,6 +284,7 @@ PYBIND11_MODULE(engine, module) {
   module.def("chain_decay", &chain_decay, py::arg("steps"), py::arg("rates"), py::arg("momenta"), Released());
   module.def("correlated_variance", &correlated_variance, py::arg("correlation"), py::arg("steps"));
   define_moments(module);
+  define_traces(module);
   module.def("reuse_host_memory", &fsdp::reuse_host_memory, Released());
   module.def(
       "host_memory_left", [] { return host_memory_left(); }, Released());

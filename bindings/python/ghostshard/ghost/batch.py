@@ -42,6 +42,7 @@ class Inputs:
     earlier: list[Inputs] = field(default_factory=list)  # of the forwards before it in the same microbatch
     was: Any = None  # how the model was after the forward (checks/seen.py)
     again: Any = None  # how it is as it was when the forward is repeated
+    ran: Any = None  # how the forward ran (checks/as_recorded.py)
     finding: Any = None  # of provenance, as it is in the graph of the outputs
     token: Callable[[], Any] = lambda: None  # gives something as long as a graph holds an output
     loss_call: tuple = ()  # what decides which loss the model's own code forms (formed_by.py)

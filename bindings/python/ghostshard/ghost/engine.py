@@ -209,7 +209,7 @@ class GhostEngine:
             axes = {axis.place for each in forwards for axis in each.padding}
             before, self._doubts = self._doubts, doubts()
             opened = self.provenance.opened() | self.weights.buffers.moved_anew() | (self._doubts > before)
-            looks = bool(forwards) and (self.sessions.look_is_new(loss_per_unit, axes) or opened)
+            looks = bool(forwards) and (self.sessions.look_is_new(loss_per_unit, forwards, axes) or opened)
             news = _OWN_LOSS * self._patches.own_loss.pending + _LOOKS * looks
             news = self._gate.backward(self.sessions.at, loss_per_unit, units, lambda: check_losses(loss_per_unit, units, forwards, self.ranks.data_ranks), news=news, alike=self.sessions.alike.digest())
             if news & _OWN_LOSS and self._gate.together(self.sessions.at, self._patches.compare_own_loss):
@@ -221,7 +221,7 @@ class GhostEngine:
         try:
             with self._gate.watched():
                 if (attribution := self.sessions.attribution) is not None:
-                    repeats = [Repeat(self.model, self._patches.again, each, self.ranks.device, self._communicates, own_loss=self._patches.own_loss) for each in forwards]
+                    repeats = [Repeat(self.model, self._patches.again, lambda: self._patches.trace, each, self.ranks.device, self._communicates, own_loss=self._patches.own_loss) for each in forwards]
                     attribution(session, loss_per_unit, repeats, new=bool(news & _LOOKS))
                 if not session.open:
                     self._begun_with = self.run.begin_logical_batch(session, self._gate.batches)

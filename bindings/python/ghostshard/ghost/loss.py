@@ -31,6 +31,7 @@ from .provenance import IN_ITS_PLACE, Drawn, Finding, as_units, bare, plain
 from .recording import RecordingEngine
 from .set_outside import SettingsHandedOn
 from .shared import Shared
+from .traces import traced
 from .uncompiled import uncompiled
 
 _REDUCTIONS = ("mean", "sum")
@@ -228,7 +229,7 @@ class PrivateCriterion(SetOnce, SettingsHandedOn, DPLossFastGradientClipping):
         refuse_pairs(self.criterion, *given, packed=packing is not None, batch_first=self.engine.batch_first)
         nobodys, marks = losses_of_nobody(inputs, (args, kwargs)), marks_of(self.criterion, buffers=True)
         try:
-            with self._calls:
+            with self._calls, traced() as trace:
                 losses = self._unreduced(*args, **kwargs)
         except Exception:  # many criterions take no batch of no example (torch.stack([]))
             if nobodys is None:
@@ -245,7 +246,7 @@ class PrivateCriterion(SetOnce, SettingsHandedOn, DPLossFastGradientClipping):
         keeps = marks_of(self.criterion, buffers=True) != marks
         leave_call_beside(
             losses, self.criterion, functools.partial(with_gradients, self._unreduced) if keeps else self._unreduced, *given, packing=packing, batch_first=self.engine.batch_first,
-            reduced=self._reduced, padded=inputs is not None and bool(inputs.padding), found=found,
+            reduced=self._reduced, padded=inputs is not None and bool(inputs.padding), found=found, trace=trace.of,
         )  # fmt: skip
         if losses.dim() == 0:
             raise ValueError(

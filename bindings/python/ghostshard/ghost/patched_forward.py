@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .. import _native
 from .checks.guard import Guard
 from .checks.looks import Looks
 from .layout import original_class, plain_forward
@@ -37,19 +38,31 @@ class PatchedForward:
         self._looks = None if _reads_settings(module, rule) else Looks()
         self._guard = guard
         self._code = original_class(module), original_class(module).forward
+        self._native, self._number = _native.load("engine"), hash(name) % 2**64
         entries = (engine.layout.parameters[number] for number in self.layer.numbers.values())
         self._slots = [(slot, entry) for entry in entries for slot in entry.slots if slot.module is module]
         functools.update_wrapper(self, self.layer.original)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         layer = self.layer
-        if not layer.engine.recording:
-            return self._own(args, kwargs)
         if not layer.trainable():
-            return made_by_a_layer(self._of_flattened(self._own(args, kwargs), args))
+            output = self._own(args, kwargs)
+            return made_by_a_layer(self._of_flattened(output, args)) if layer.engine.recording else output
         if self.rule is beside_children:
+            if not layer.engine.recording:
+                return self._own(args, kwargs)
             self._guard(self._slots)
             return self.rule(layer, *args, **kwargs)
+        self._native.leave_out(self._number)  # its rule computes what it would, by other operations
+        try:
+            return self._by_rule(args, kwargs)
+        finally:
+            self._native.go_on()
+
+    def _by_rule(self, args: tuple, kwargs: dict) -> Any:
+        layer = self.layer
+        if not layer.engine.recording:
+            return self._own(args, kwargs)
         if layer.engine.in_forward:
             return self._recorded(*((args, kwargs) if torch.compiler.is_compiling() else layer.engine.provenance.within_layer(args, kwargs)))
         args, kwargs, found = layer.engine.provenance.read_layer(args, kwargs, batch_first=layer.engine.batch_first)

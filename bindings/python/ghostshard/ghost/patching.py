@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from .. import _native
 from . import batch, packing, uncompiled
 from .adapters import adapters_are_off
+from .checks.as_recorded import Ran
 from .checks.criterions import leave_own_losses_beside
 from .checks.guard import Guard, warn_of_uncovered
 from .checks.padded_gradients import mark_nodes
@@ -43,7 +45,7 @@ def _idle_patches() -> PatchedModel:
     idle._engine = idle._transformer = idle._given = idle.own_loss = None
     idle.repeating = False
     idle._batch_first = True
-    idle._uncompiled = 0
+    idle._uncompiled = idle._traced = 0
     return idle
 
 
@@ -74,6 +76,7 @@ class PatchedModel:
                 "(module.remove_hooks(), or hooks.cleanup() with wrap_model=False), or build the model anew"
             )
         self._engine: RecordingEngine | None = engine  # None: a copy's, which is not private
+        self._native = _native.load("engine")
         self._model = model
         self._batch_first = engine.batch_first
         # The Hugging Face model in it (a PEFT model holds one), if any.
@@ -82,7 +85,9 @@ class PatchedModel:
         self._given: batch.Inputs | None = None  # of the last forward
         self._padding: tuple = ()  # of the last forward's examples
         self.repeating = self._divided = self._keeps = False
+        self.trace: Any = None  # of the forward that was repeated last
         self._uncompiled = 0  # forwards under way of which compiled parts run as they were written
+        self._traced = 0  # forwards under way whose operations are noted
         self._looked_on, self._marks = 0, None  # recorded forwards whose attributes were compared, and what they were before the one at hand
         self._handles: list = []
         self._patched: list[nn.Module] = []
@@ -143,7 +148,13 @@ class PatchedModel:
             if not fsdp:
                 self._guard(slots)
             module = self._model.get_submodule("" if block == "model" else block) if fsdp else self._model
+            if fsdp:  # what it gathers differs from forward to forward
+                self._handles.append(module.register_forward_pre_hook(self._leave_out, prepend=True))
+                self._handles.append(module.register_forward_hook(self._leave_out, prepend=True))
             self._handles.append(module.register_forward_pre_hook(functools.partial(self._guard, slots)))
+            if fsdp:
+                self._handles.append(module.register_forward_pre_hook(self._go_on))
+                self._handles.append(module.register_forward_hook(self._go_on))
 
     def enable(self, enabled: bool) -> None:
         self._guard.enabled = enabled
@@ -190,6 +201,23 @@ class PatchedModel:
             engine.meet((args, kwargs))
         return None  # hooks that come before the batch is read are followed, like the loop
 
+    def _leave_out(self, *_: Any) -> None:
+        self._native.leave_out(0)
+
+    def _go_on(self, *_: Any) -> None:
+        self._native.go_on()
+
+    def _begin_trace(self) -> None:
+        if not torch.compiler.is_compiling():
+            self._native.begin_trace()
+            self._traced += 1
+
+    def _end_trace(self) -> Any:
+        if not self._traced:
+            return None
+        self._traced -= 1
+        return self._native.end_trace()
+
     def _read_arguments(self, args: tuple, kwargs: dict, owning: Collection[str], compiled: bool) -> tuple[tuple, dict]:
         engine = self._engine
         assert engine is not None
@@ -228,6 +256,7 @@ class PatchedModel:
     def _before_forward(self, module: nn.Module, args: tuple, kwargs: dict) -> tuple | None:
         if self.repeating:
             handed = HandedIn(args, kwargs)
+            self._begin_trace()
             return handed.args, handed.kwargs
         engine = self._engine
         if engine is not None and engine.recording and self._transformer is not None:
@@ -254,13 +283,18 @@ class PatchedModel:
                 engine.provenance.hand_in(given.own)
                 self.own_loss.begin(given)
             engine.begin_forward(given)
+            if engine.recording:
+                given.ran = Ran.begun(engine.ranks.device)
+                self._begin_trace()
         return (given.args, given.kwargs) if given.handed is None else (given.handed.args, given.handed.kwargs)
 
     def _after_forward(self, _module: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
         if self._uncompiled:
             self._uncompiled -= 1
             uncompiled.end()
+        trace = self._end_trace()
         if self.repeating:
+            self.trace = trace
             return output
         engine, given = self._engine, self._given
         if engine is not None:
@@ -279,6 +313,10 @@ class PatchedModel:
         if self._marks is not None:
             self._looked_on, self._keeps, self._marks = self._looked_on + 1, marks_of(self._model) != self._marks, None
         given.keeps = self._keeps
+        if trace is None:
+            given.ran = None
+        else:
+            given.ran.ended(trace)
         self._mark(output, (args, kwargs))
         losses = None if self._transformer is None else self.own_loss.losses(output, given, engine.loss_reduction)
         given.end_forward()

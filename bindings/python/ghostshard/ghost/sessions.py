@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from .. import _native
+from .batch import Inputs
 from .checks.gradients import AttributionCheck
 from .checks.set_alike import SetAlike
 from .device import computed_on
@@ -83,11 +84,11 @@ class Sessions:
             self.attribution = AttributionCheck(ranks.control, [entry.name for entry in layout.parameters])
         return True
 
-    def look_is_new(self, losses: torch.Tensor, padded: set[tuple[int, int]]) -> bool:
+    def look_is_new(self, losses: torch.Tensor, forwards: list[Inputs], padded: set[tuple[int, int]]) -> bool:
         """Whether model and losses may be computed otherwise than when they were checked. padded: axes along which it is known how far the batch at
         hand is."""
         check = self.attribution
-        return check is not None and (check.is_new(losses) or (bool(padded) and check.padding_is_new(padded)))
+        return check is not None and (check.is_new(losses, forwards) or (bool(padded) and check.padding_is_new(padded)))
 
     def drop(self) -> None:
         """Gives up the session at hand, and its logical batch."""

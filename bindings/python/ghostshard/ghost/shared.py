@@ -38,6 +38,7 @@ class Shared(torch.Tensor):
     copies: bool  # the blocks of the first extent are copies of each other
     graded: bool  # there is a gradient behind it
     done: Callable[[Any, Any], Any]  # a function over such tensors: of meetings.py, which makes others of them
+    made = 0  # how many there were
     _behind: torch.Tensor | Callable[[], torch.Tensor]
     _own: torch.Tensor | None
 
@@ -121,6 +122,7 @@ def read_both_ways(own: torch.Tensor, behind: Callable[[], torch.Tensor], units:
 
 
 def _made(values: torch.Tensor, units: int, behind: Any, *, graded: bool, own: torch.Tensor | None = None, rows: int = 0, copies: bool = False) -> torch.Tensor:
+    Shared.made += 1
     found = torch.Tensor._make_subclass(Shared, values, graded)
     found.units, found.graded, found._behind, found._own, found.rows, found.copies = units, graded, behind, own, rows, copies
     if graded:

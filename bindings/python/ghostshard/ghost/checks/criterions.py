@@ -21,10 +21,11 @@ from ..listed import mapped_units, picked
 from ..packing import Packing
 from ..provenance import Drawn, Finding, as_units, plain
 from ..tensor_trees import mapped, tensors_in
+from ..traces import traced
 from .differences import differ, nearest
 from .padding import Cut, cuts_of, toss
 from .state import Attributes, State, alike
-from .values import APART, CARRIED, MIXED, MODELS_OWN, PADDED, UNKNOWN
+from .values import APART, CARRIED, MIXED, MODELS_OWN, OTHERWISE, PADDED, UNKNOWN
 
 _TOSSES = 32  # of a criterion's coins, which may be rare
 _MARK, _OWN_LOSSES = "ghostshard: criterion", "ghostshard: own losses"
@@ -37,12 +38,12 @@ _OF_TORCH = {
 
 def leave_call_beside(
     losses: torch.Tensor, criterion: Any, unreduced: Callable[..., torch.Tensor], args: tuple, kwargs: dict, *, packing: Packing | None,
-    batch_first: bool, reduced: Callable[..., torch.Tensor], padded: bool, found: Finding,
+    batch_first: bool, reduced: Callable[..., torch.Tensor], padded: bool, found: Finding, trace: Any,
 ) -> None:  # fmt: skip
     """For criterions_under(). unreduced(*args, **kwargs) gave losses [units, ...] or [units · rows, ...], reduced(units, *args, **kwargs) gives [units].
-    padded: how far the batch is padded may move them, also those of torch's own criterions. found: of the arguments."""
+    padded: how far the batch is padded may move them, also those of torch's own criterions. found: of the arguments. trace: of the call."""
     if losses.grad_fn is not None and (padded or not _is_of_torch(criterion)):
-        losses.grad_fn.metadata[_MARK] = Call(criterion, unreduced, args, kwargs, packing, batch_first, reduced, found)
+        losses.grad_fn.metadata[_MARK] = Call(criterion, unreduced, args, kwargs, packing, batch_first, reduced, found, trace, losses.detach())
 
 
 def criterions_under(losses: torch.Tensor) -> list[Call]:
@@ -73,11 +74,11 @@ class Call:
 
     def __init__(
         self, criterion: Any, unreduced: Callable[..., torch.Tensor], args: tuple, kwargs: dict, packing: Packing | None, batch_first: bool,
-        reduced: Callable[..., torch.Tensor], found: Finding,
+        reduced: Callable[..., torch.Tensor], found: Finding, trace: Any, losses: torch.Tensor,
     ):  # fmt: skip
         self.criterion, self._unreduced, self._reduced = criterion, unreduced, reduced
         self._packing, self._batch_first, self._listed = packing, batch_first, found.listed if packing is None else frozenset()
-        self._ids, self._order = found.ids, found.order
+        self._ids, self._order, self.trace, self._losses = found.ids, found.order, trace, losses
         given = tensors_in((args, kwargs))
         self._followed = [each.origin if isinstance(each, Drawn) else None for each in given]
         self._derived = [each.requires_grad for each in given]
@@ -89,7 +90,8 @@ class Call:
         self, chosen: torch.Tensor, device: torch.device, axes: Sequence[Axis] = (), *, pooled: bool = False, places: Collection[tuple[torch.Size, int]] = ()
     ) -> int:
         """MIXED if what belongs to the chosen units, or to the rest, moves losses of the others; CARRIED if it moves buffers, or the losses
-        of the call that follows; PADDED if how far the batch is padded does; UNKNOWN if the criterion takes no other values. chosen: bool [units]. pooled: the outputs have
+        of the call that follows; PADDED if how far the batch is padded does; UNKNOWN if the criterion takes no other values; OTHERWISE if it computes something else when
+        it is called again. chosen: bool [units]. pooled: the outputs have
         no places. places: of each output that has some its shape, without the units, and which extent that is."""
         if self._packing is None and any(self._follows_padding(cut, len(axes[0].alone), device, pooled=pooled, places=places) for cut in cuts_of(axes)):
             return PADDED
@@ -97,7 +99,7 @@ class Call:
         if len(of_rows) == 0 or _is_of_torch(self.criterion):
             return APART
         state = State(self.criterion if isinstance(self.criterion, nn.Module) else nn.Module(), device)
-        kept, losses, held, following = Attributes(self.criterion), [], [], []
+        kept, losses, held, following, less = Attributes(self.criterion), [], [], [], False
 
         def of_all(moved: torch.Tensor) -> list[tuple[int, torch.Tensor]]:
             args, kwargs = self._exchanged(moved)
@@ -109,7 +111,9 @@ class Call:
                 for moved in (nobody, of_rows, ~of_rows):
                     state.again()
                     kept.again()
-                    losses.append(of_all(moved))
+                    with traced() as again:
+                        losses.append(of_all(moved))
+                    less = less or (moved is nobody and self.trace.more_than(again.of, of_units=False) != "")
                     held.append(state.held())
                     if moved is not nobody:
                         following.append(of_all(nobody))
@@ -119,6 +123,8 @@ class Call:
             state.again()
             kept.again()
         of_losses = of_rows if len(losses[0][0][1]) == len(of_rows) else chosen
+        if less and differ([(0, self._of_each(self._losses, len(of_rows), len(chosen)))], losses[0], torch.ones_like(of_losses)):
+            return OTHERWISE
         if differ(losses[0], losses[1], ~of_losses) or differ(losses[0], losses[2], of_losses):
             return MIXED
         if (self._packing is None or self._packing.whole) and self._counts(self._but_the_first(len(chosen)), losses[0], (state, kept)):

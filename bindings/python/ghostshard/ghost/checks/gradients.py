@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -30,15 +30,16 @@ import torch.distributed as dist
 from torch import nn
 
 from ...lost_ranks import answered
+from ..batch import Inputs
 from ..graph import nodes_under
 from ..provenance import functions_under
 from .criterions import criterions_under, own_losses_under
 from .found_lengths import VaryingLengths, find_lengths
 from .padded_gradients import PaddedGradients, outputs_under
 from .padding import settled_axes
-from .seen import Seen
+from .seen import PUT_BACK, Seen
 from .state import State
-from .values import APART, CARRIED, KEPT, MIXED, PADDED, UNKNOWN, Repeat
+from .values import APART, CARRIED, KEPT, MIXED, OTHERWISE, PADDED, UNKNOWN, Repeat
 
 _PADDED_AGAIN = 20  # one in so many batches whose padding is known
 _MOST_EARLIER = 3  # forwards of a microbatch that are looked at beside its last
@@ -74,10 +75,11 @@ class AttributionCheck:
         self._coins: random.Random | None = None  # the same on all ranks; from the first check on
         self._looked_at_one = False
 
-    def is_new(self, losses: torch.Tensor) -> bool:
-        """Whether the model was as at no check (hooks, code, settings, functions that its code names), or a criterion is set so, or the losses are
-        formed of its outputs by functions that were in no loss that was checked, since what is computed may have changed."""
+    def is_new(self, losses: torch.Tensor, forwards: Sequence[Inputs]) -> bool:
+        """Whether the model was as at no check (hooks, code, settings, functions that its code names, operations that a forward ran), or a criterion is set
+        so, or the losses are formed of its outputs by functions that were in no loss that was checked, since what is computed may have changed."""
         set_anew, functions = self._seen.take_news(), functions_under(losses)
+        set_anew = self._seen.computes_anew(_alike(forwards), criterions_under(losses)) or set_anew
         by_others = functions not in self._functions and len(self._functions) < _MOST_FUNCTIONS
         return bool(self._settled) and (set_anew or by_others or self._lengths.look_anew)
 
@@ -87,7 +89,7 @@ class AttributionCheck:
 
     def look_at_forward(self, model: nn.Module, inputs: Any, output: Any) -> None:
         """After it."""
-        self._seen.after_forward(model, inputs)
+        self._seen.after_forward(model, inputs, output)
         self._lengths.note(inputs, output)
 
     def padding_is_new(self, places: Iterable[tuple[int, int]]) -> bool:
@@ -158,7 +160,7 @@ class AttributionCheck:
             self._look_at_places(session, losses, padded)
         if not undecided:
             self._settled.add(bool(any_packed))
-            self._seen.checked(of_model=repeat is not None)
+            self._seen.checked([each.inputs for each in looked_at], calls, of_model=repeat is not None)
             self._functions.add(functions_under(losses))
             self._padded |= {(look, place) for place in settled_axes(looked_at)}
 
@@ -194,8 +196,9 @@ class AttributionCheck:
 
     def _some_of(self, repeats: list[Repeat], units: int, *, packed: bool, seed: int) -> list[Repeat]:
         """As many on every rank: the last forward, and some of those before it, which may go other ways (a second tower, a flag)."""
-        alike = [each for each in repeats[:-1] if each.inputs.units == units and (each.inputs.packing is not None) == packed]
-        earlier = random.Random(seed).sample(alike, min(_MOST_EARLIER, len(alike)))
+        alike = {id(each) for each in _alike([each.inputs for each in repeats])[:-1]}
+        earlier = [each for each in repeats if id(each.inputs) in alike]
+        earlier = random.Random(seed).sample(earlier, min(_MOST_EARLIER, len(earlier)))
         most = self._highest([len(earlier)])[0]
         return [*earlier, *repeats[-1:] * (most - len(earlier)), *repeats[-1:]]
 
@@ -224,6 +227,8 @@ class AttributionCheck:
                 "backward beside it: a hook on gradients, or a backward of your own, divides by the norm of all or takes their mean. "
                 "Nothing of this backward was kept"
             )
+        if OTHERWISE in (output, loss):
+            raise RuntimeError(PUT_BACK.format(f"something that sends {'the model' if output == OTHERWISE else 'the criterion'} another way"))
         if output == KEPT:
             raise RuntimeError(
                 "the model's buffers follow from examples (running statistics, an average of activations): they have no noise, and would be "
@@ -283,6 +288,12 @@ class AttributionCheck:
         with answered():
             dist.all_reduce(of_all, dist.ReduceOp.MAX, group=self._control)
         return of_all.tolist()
+
+
+def _alike(forwards: Sequence[Inputs]) -> list[Inputs]:
+    """Of a microbatch's forwards those that are looked at together: of as many units as the last, packed or not as it is."""
+    kinds = [(each.units, each.packing is not None) for each in forwards]
+    return [each for each, kind in zip(forwards, kinds) if kind == kinds[-1]]
 
 
 def _half_of(units: int, seed: int) -> set[int]:

@@ -15,11 +15,13 @@ from torch import nn
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from ... import _native
 from ...loaders.names import Names
 from ...loaders.set_so import Settings
+from ..batch import Inputs
 from .looks import Looks, Moved, moved_since
 
-_PUT_BACK = (
+PUT_BACK = (
     "{} is another than it was in the forward of this batch, or when its loss was formed: what these compute is looked at before backward, and would be something else. Set it "
     "before the loop, or set it back after backward(). Nothing of this backward was kept"
 )
@@ -61,12 +63,15 @@ class Seen:
     def __init__(self) -> None:
         self._looks = Looks()  # with which the model was checked
         self._names, self._kinds = Names(), set[tuple]()
+        self._traces, self._call_traces = (_native.load("engine").KnownTraces() for _ in range(2))
         self._criterions = Settings()
         self._criterion_was: dict[int, dict[tuple, Any]] = {}  # after its latest call
         self._latest = As((), -1, ())
         self._anew = False
 
-    def after_forward(self, model: nn.Module, inputs: Any) -> None:
+    def after_forward(self, model: nn.Module, inputs: Inputs, output: Any) -> None:
+        if inputs.ran is not None and inputs.ran.trace not in self._traces:
+            inputs.ran.keep(output)
         self._latest = inputs.was = As(self._looks.of(model), self._names.look(model), _modes())
         self._anew = self._anew or self._latest.look not in self._looks or self._latest.kind not in self._kinds
 
@@ -87,8 +92,18 @@ class Seen:
         """After the latest forward."""
         return self._latest.look
 
-    def checked(self, *, of_model: bool) -> None:
-        """As it was in the latest forward."""
+    def computes_anew(self, forwards: Sequence[Inputs], calls: Sequence[Any]) -> bool:
+        """Whether some ran operations that none ran that was checked."""
+        new = any(each.ran is not None and each.ran.trace not in self._traces for each in forwards)
+        return new or any(each.trace not in self._call_traces for each in calls)
+
+    def checked(self, forwards: Sequence[Inputs], calls: Sequence[Any], *, of_model: bool) -> None:
+        """As it was in the latest forward. forwards, calls: those that were repeated."""
+        for each in forwards:
+            if each.ran is not None:
+                self._traces.add(each.ran.trace)
+        for each in calls:
+            self._call_traces.add(each.trace)
         self._looks.add(self.look if of_model else ())
         self._kinds.add(self._latest.kind)
 
@@ -111,7 +126,7 @@ class Seen:
             was, now_set = self._criterion_was.get(id(each.criterion), {}), self._now(each.criterion)
             if not found and any(now_set.get(path, value) != value for path, value in was.items()):  # a list may have grown
                 found = f"a setting, or a mode, of {getattr(each.criterion, '__name__', type(each.criterion).__name__)}"
-        return _PUT_BACK.format(found) if found else ""
+        return PUT_BACK.format(found) if found else ""
 
 
 def _modes() -> tuple:
@@ -119,4 +134,4 @@ def _modes() -> tuple:
     return (*_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack())
 
 
-__all__ = ["Seen"]
+__all__ = ["PUT_BACK", "Seen"]

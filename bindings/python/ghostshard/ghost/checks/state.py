@@ -15,14 +15,29 @@ import torch
 from torch import nn
 
 
+class Coins:
+    """The states at construction of Python's, NumPy's and torch's generators (the host's and the device's own)."""
+
+    def __init__(self, device: torch.device):
+        self._device = device
+        self._python, self._numpy, self._host = random.getstate(), np.random.get_state(), torch.get_rng_state()
+        self._own = None if device.type == "cpu" else torch.get_device_module(device).get_rng_state(device)
+
+    def again(self) -> None:
+        """Goes back to them: the next draws repeat all draws since."""
+        random.setstate(self._python)
+        np.random.set_state(self._numpy)
+        torch.set_rng_state(self._host)
+        if self._own is not None:
+            torch.get_device_module(self._device).set_rng_state(self._own, self._device)
+
+
 class State:
-    """The states at construction of Python's, NumPy's and torch's generators (the host's and the device's own), and of the
-    model's buffers."""
+    """Of generators and of the model's buffers, at construction."""
 
     def __init__(self, model: nn.Module, device: torch.device):
         self._model, self._device = model, device
-        self._python, self._numpy, self._host = random.getstate(), np.random.get_state(), torch.get_rng_state()
-        self._own = None if device.type == "cpu" else torch.get_device_module(device).get_rng_state(device)
+        self._coins = Coins(device)
         self._buffers = [
             (module, name, buffer, buffer.clone())
             for module in model.modules()
@@ -49,12 +64,8 @@ class State:
         return [module._buffers[name].detach().clone() for module, name, _, _ in self._buffers if module._buffers.get(name) is not None]
 
     def again(self) -> None:
-        """Goes back to the states at construction: the next draws repeat all draws since."""
-        random.setstate(self._python)
-        np.random.set_state(self._numpy)
-        torch.set_rng_state(self._host)
-        if self._own is not None:
-            torch.get_device_module(self._device).set_rng_state(self._own, self._device)
+        """Goes back to the states at construction."""
+        self._coins.again()
         for module, name, buffer, before in self._buffers:
             module._buffers[name] = buffer
             if not torch.equal(buffer, before):  # the graph may hold one that did not change, as it is
@@ -161,4 +172,4 @@ def _close(one: torch.Tensor, two: torch.Tensor) -> bool:
     return torch.allclose(one, two, rtol=1e-4, atol=1e-6, equal_nan=True) if floating else torch.equal(one, two)
 
 
-__all__ = ["Attributes", "State", "alike", "marks_of"]
+__all__ = ["Attributes", "Coins", "State", "alike", "marks_of"]

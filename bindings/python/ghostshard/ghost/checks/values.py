@@ -23,12 +23,13 @@ from ..listed import mapped_units, picked
 from ..provenance.opened import contents, opened
 from ..rows import of_places
 from ..tensor_trees import tensors_in
+from .as_recorded import is_otherwise
 from .differences import Rows, differ, narrowed, nearest, rows_of
 from .in_step import InStep
 from .padding import coins_move_outputs, outputs_follow
 from .state import Attributes, State, alike
 
-APART, KEPT, CARRIED, PADDED, MIXED, UNKNOWN = range(6)  # what is found of a model or a criterion; the later ones are worse
+APART, KEPT, CARRIED, PADDED, MIXED, UNKNOWN, OTHERWISE = range(7)  # what is found of a model or a criterion; the later ones are worse
 MODELS_OWN = (RuntimeError, ValueError, IndexError, TypeError, AssertionError)
 
 
@@ -36,6 +37,7 @@ MODELS_OWN = (RuntimeError, ValueError, IndexError, TypeError, AssertionError)
 class Repeat:
     model: nn.Module
     forward: Callable[..., Any]  # the model's, which records nothing
+    trace: Callable[[], Any]  # of the latest (dp/recording/operations.h)
     inputs: Inputs
     device: torch.device  # of the model
     communicates: bool = False  # a forward does
@@ -47,9 +49,10 @@ class Repeat:
 
     def reaches_others(self, chosen: torch.Tensor, highest: Callable[[list[int]], list[int]] = list) -> int:
         """MIXED if the inputs of the chosen units, or of the rest, or how many there are, move outputs of the others; KEPT if they move buffers; CARRIED if they move the
-        outputs of the forward that follows; PADDED if how far the batch is padded does; UNKNOWN if the model takes no other inputs. chosen: bool [units].
+        outputs of the forward that follows; PADDED if how far the batch is padded does; UNKNOWN if the model takes no other inputs; OTHERWISE if the forward, made again,
+        computes something else. chosen: bool [units].
 
-        Nine forwards without gradients (five more with them of a model that sets attributes), two more for each way in which a batch can be paired anew. If a
+        Ten forwards without gradients (five more with them of a model that sets attributes), two more for each way in which a batch can be paired anew. If a
         forward communicates, a collective: highest() gives the largest of all ranks' numbers, so that all make as many. A rank whose model refuses one makes up for it.
         """
         if self.communicates and self.in_step is None:
@@ -71,6 +74,8 @@ class Repeat:
                 unknown, moved, mixed, carried, packed = highest([found is None, *(found or (0, 0, 0)), self._packing is not None])
                 if unknown:
                     return UNKNOWN
+                if is_otherwise(self, (state, kept), highest):
+                    return OTHERWISE
                 if carried:  # a model that counts its calls, out of our sight, gives other outputs every time
                     carried = highest([bool(self.tried(lambda: keeping._carries(chosen, (state, kept)), 4))])[0]
                 if mixed or (not packed and highest([self._counts(len(self._of_rows(chosen)), (state, kept), highest)])[0]):
@@ -112,7 +117,7 @@ class Repeat:
         """Rows of the outputs for the batch in which the units that moved have other inputs."""
         state.again()
         args, kwargs = self._exchanged(moved, mirrored=mirrored)
-        return self._rows_of_output(self.once(*args, **kwargs), len(self._of_rows(moved)))
+        return self.rows_of_output(self.once(*args, **kwargs), len(self._of_rows(moved)))
 
     def _longest(self, units: int) -> torch.Tensor:
         """bool [units]: the one with most places, by masks or lengths among the arguments, or else by its examples. A model that takes its batch to be as
@@ -163,7 +168,7 @@ class Repeat:
             args, kwargs = self.with_units(take, lambda each: picked(each, of.tolist()))
             output = self.once(*args, **kwargs)
             extents.update(extent for each in contents(output) for extent in each.shape[:2])
-            return self._rows_of_output(output, len(of))
+            return self.rows_of_output(output, len(of))
 
         def compared() -> tuple[list, bool]:
             nonlocal some
@@ -312,7 +317,7 @@ class Repeat:
     def _of_rows(self, of_units: torch.Tensor) -> torch.Tensor:
         return of_units if self.inputs.packing is None else of_units[self.inputs.packing.unit_of_row]
 
-    def _rows_of_output(self, output: Any, units: int) -> list[Rows]:
+    def rows_of_output(self, output: Any, units: int) -> list[Rows]:
         """Every floating tensor of the output that has the batch's rows, narrowed to a few directions."""
         found: list[Rows] = []
         examples = self.inputs.examples

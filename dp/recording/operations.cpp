@@ -1,0 +1,166 @@
+#include "dp/recording/operations.h"
+
+#include <ATen/record_function.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+namespace ghostshard::dp {
+namespace {
+
+uint64_t mixed(uint64_t seed, uint64_t value) {
+  value += 0x9e3779b97f4a7c15ULL + seed;  // splitmix64
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111ebULL;
+  return value ^ (value >> 31);
+}
+
+const std::unordered_set<std::string> kLaysOut{
+    "aten::view", "aten::reshape", "aten::flatten", "aten::unflatten", "aten::detach", "aten::alias", "aten::clone",
+    "aten::contiguous", "aten::to", "aten::copy_", "aten::unsqueeze", "aten::squeeze", "aten::expand", "aten::expand_as",
+    "aten::slice", "aten::select", "aten::transpose", "aten::permute", "aten::t", "aten::movedim", "aten::as_strided",
+    "aten::empty", "aten::view_as", "aten::resolve_conj", "aten::resolve_neg"};
+const std::unordered_set<std::string> kOfUnits{
+    "aten::add", "aten::add_", "aten::sub", "aten::mul", "aten::mul_", "aten::div", "aten::matmul", "aten::bmm",
+    "aten::cat", "aten::stack", "aten::where", "aten::index", "aten::arange", "aten::sum"};
+
+// Names by their hashes, each as it was seen first.
+class Names {
+ public:
+  uint64_t number_of(std::string_view name) {
+    const uint64_t number = std::hash<std::string_view>()(name);
+    const std::scoped_lock lock(mutex_);
+    names_.try_emplace(number, name);
+    return number;
+  }
+  std::string name_of(uint64_t number) {
+    const std::scoped_lock lock(mutex_);
+    const auto found = names_.find(number);
+    return found == names_.end() ? "" : found->second  /* a layer */;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<uint64_t, std::string> names_;
+};
+
+Names& known_names() {
+  static Names known;
+  return known;
+}
+
+class Building {
+ public:
+  void add(uint64_t operation) {
+    operations_.push_back(operation);
+    whole_ = mixed(whole_, operation);
+    last_[added_++ % Trace::kWindow] = operation;
+    if (added_ < Trace::kWindow) return;
+    uint64_t window = 0;
+    for (int i = 0; i < Trace::kWindow; ++i) window = mixed(window, last_[(added_ + i) % Trace::kWindow]);
+    windows_.push_back(window);
+  }
+
+  Trace done() && {
+    if (windows_.empty()) windows_.push_back(whole_);
+    std::ranges::sort(windows_);
+    windows_.erase(std::ranges::unique(windows_).begin(), windows_.end());
+    return {.whole = whole_, .windows = std::move(windows_), .operations = std::move(operations_)};
+  }
+
+  int left_out = 0;  // calls of leave_out() that are open
+
+ private:
+  uint64_t whole_ = 0;
+  size_t added_ = 0;
+  std::array<uint64_t, Trace::kWindow> last_{};
+  std::vector<uint64_t> windows_, operations_;
+};
+
+struct OfThread {
+  std::vector<Building> open;
+  int within = 0;  // operations under way: those that others are made of
+  at::CallbackHandle handle = at::INVALID_CALLBACK_HANDLE;
+};
+
+OfThread& of_thread() {
+  thread_local OfThread found;
+  return found;
+}
+
+bool travels(std::string_view name) {
+  return name.starts_with("c10d") || name.starts_with("_c10d") || name.starts_with("fsdp::");
+}
+
+std::unique_ptr<at::ObserverContext> begins(const at::RecordFunction& operation) {
+  auto& thread = of_thread();
+  if (thread.within++ > 0 || thread.open.empty() || thread.open.back().left_out > 0) return nullptr;
+  const std::string_view name = operation.name();
+  // What ranks send each other goes with what they hold of the weights already, not with what is computed.
+  if (!travels(name)) thread.open.back().add(known_names().number_of(name));
+  return nullptr;
+}
+
+void ends(const at::RecordFunction& /*operation*/, at::ObserverContext* /*context*/) { --of_thread().within; }
+
+}  // namespace
+
+std::string Trace::more_than(const Trace& other, bool of_units) const {
+  std::unordered_map<uint64_t, int64_t> left;
+  for (const uint64_t each : other.operations) ++left[each];
+  for (const uint64_t each : operations) {
+    if (--left[each] >= 0) continue;
+    const std::string name = known_names().name_of(each);
+    if (!name.empty() && !kLaysOut.contains(name) && !(of_units && kOfUnits.contains(name))) return name;
+  }
+  return "";
+}
+
+void begin_trace() {
+  auto& thread = of_thread();
+  if (thread.open.empty()) {
+    thread.within = 0;
+    thread.handle = at::addThreadLocalCallback(
+        at::RecordFunctionCallback(&begins, &ends).scopes({at::RecordScope::FUNCTION}));
+  }
+  thread.open.emplace_back();
+}
+
+Trace end_trace() {
+  auto& thread = of_thread();
+  if (thread.open.empty()) throw std::logic_error("end_trace() without begin_trace()");
+  Trace trace = std::move(thread.open.back()).done();
+  thread.open.pop_back();
+  if (thread.open.empty()) at::removeCallback(thread.handle);
+  return trace;
+}
+
+void leave_out(uint64_t stands_for) {
+  auto& thread = of_thread();
+  if (!thread.open.empty() && thread.open.back().left_out++ == 0) thread.open.back().add(stands_for);
+}
+
+void go_on() {
+  auto& thread = of_thread();
+  if (!thread.open.empty() && thread.open.back().left_out > 0) --thread.open.back().left_out;
+}
+
+bool KnownTraces::knows(const Trace& trace) const {
+  if (wholes_.contains(trace.whole)) return true;
+  return wholes_.size() >= kMost &&
+         std::ranges::all_of(trace.windows, [&](uint64_t each) { return windows_.contains(each); });
+}
+
+void KnownTraces::add(const Trace& trace) {
+  if (wholes_.size() < kMost) wholes_.insert(trace.whole);
+  windows_.insert(trace.windows.begin(), trace.windows.end());
+}
+
+}  // namespace ghostshard::dp
