@@ -29,7 +29,8 @@ const std::unordered_set<std::string> kLaysOut{
     "aten::empty", "aten::view_as", "aten::resolve_conj", "aten::resolve_neg"};
 const std::unordered_set<std::string> kOfUnits{
     "aten::add", "aten::add_", "aten::sub", "aten::mul", "aten::mul_", "aten::div", "aten::matmul", "aten::bmm",
-    "aten::cat", "aten::stack", "aten::where", "aten::index", "aten::arange", "aten::sum"};
+    "aten::cat", "aten::stack", "aten::where", "aten::index", "aten::arange", "aten::sum", "aten::repeat",
+    "aten::repeat_interleave", "aten::index_select"};
 
 // Names by their hashes, each as it was seen first.
 class Names {
@@ -116,7 +117,7 @@ std::string Trace::more_than(const Trace& other, bool of_units) const {
   std::unordered_map<uint64_t, int64_t> left;
   for (const uint64_t each : other.operations) ++left[each];
   for (const uint64_t each : operations) {
-    if (--left[each] >= 0) continue;
+    if (of_units ? left.contains(each) : --left[each] >= 0) continue;
     const std::string name = known_names().name_of(each);
     if (!name.empty() && !kLaysOut.contains(name) && !(of_units && kOfUnits.contains(name))) return name;
   }

@@ -28,7 +28,7 @@ TEST(Operations, TellWhatIsComputedByNamesAndOrder) {
   const auto laid_out = trace_of([&] { at::tanh(x.clone().view({3, 4})); });
   for (const bool of_units : {false, true}) {
     EXPECT_EQ(trace_of([&] { at::tanh(x - x.mean(0)); }).more_than(plain, of_units), "aten::mean");
-    EXPECT_EQ(trace_of([&] { at::tanh(at::tanh(x)); }).more_than(plain, of_units), "aten::tanh");
+    EXPECT_EQ(trace_of([&] { at::tanh(at::tanh(x)); }).more_than(plain, of_units), of_units ? "" : "aten::tanh");
     EXPECT_EQ(shorter.more_than(plain, of_units), "");
     EXPECT_EQ(laid_out.more_than(shorter, of_units), "");
     EXPECT_EQ(plain.more_than(shorter, of_units), of_units ? "" : "aten::mul");

@@ -22,7 +22,7 @@ from .batch import Inputs
 from .callers_criterion import OTHER_REDUCTIONS, name_of, of_functions, with_gradients
 from .checks.criterions import leave_call_beside
 from .checks.paired_rows import refuse_pairs
-from .checks.state import marks_of
+from .checks.state import Coins, marks_of
 from .cross_entropy import cross_entropy, is_plain
 from .forwards import forward_of
 from .like_a_number import NO_FUNCTION, ReadsLikeANumber
@@ -228,6 +228,7 @@ class PrivateCriterion(SetOnce, SettingsHandedOn, DPLossFastGradientClipping):
         packing = None if inputs is None else inputs.packing
         refuse_pairs(self.criterion, *given, packed=packing is not None, batch_first=self.engine.batch_first)
         nobodys, marks = losses_of_nobody(inputs, (args, kwargs)), marks_of(self.criterion, buffers=True)
+        coins = Coins(self.engine.ranks.device)
         try:
             with self._calls, traced() as trace:
                 losses = self._unreduced(*args, **kwargs)
@@ -246,7 +247,7 @@ class PrivateCriterion(SetOnce, SettingsHandedOn, DPLossFastGradientClipping):
         keeps = marks_of(self.criterion, buffers=True) != marks
         leave_call_beside(
             losses, self.criterion, functools.partial(with_gradients, self._unreduced) if keeps else self._unreduced, *given, packing=packing, batch_first=self.engine.batch_first,
-            reduced=self._reduced, padded=inputs is not None and bool(inputs.padding), found=found, trace=trace.of,
+            reduced=self._reduced, padded=inputs is not None and bool(inputs.padding), found=found, trace=trace.of, coins=coins,
         )  # fmt: skip
         if losses.dim() == 0:
             raise ValueError(

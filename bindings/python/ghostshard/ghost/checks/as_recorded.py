@@ -41,26 +41,29 @@ class Ran:
 
 
 def is_otherwise(repeat: Any, before: Sequence[Any], highest: Callable[[list[int]], list[int]]) -> bool:
-    """Whether a forward of a Repeat (values.py), made again, computes something else on any rank. before: states to begin from. One forward, and if it is
+    """Whether a forward of a Repeat (values.py), made again, computes something else on any rank. before: states to begin from, with the coins that it had. One forward, and if it is
     otherwise, one with gradients, as the recorded one was."""
-    ran = repeat.inputs.ran
-    due = ran is not None and ran.outputs is not None
-    if not highest([due])[0]:
+    if not highest([_is_kept(repeat.inputs.ran)])[0]:
         return False
     for graded in (False,) if repeat.communicates else (False, True):
         other = replace(repeat, graded=graded)
-        found = other.tried(lambda other=other: due and _computes_less(other, before), 1)
+        found = other.tried(lambda other=other: _computes_less(other, before), 1)
         if not highest([bool(found)])[0]:
             return False
     return True
 
 
+def _is_kept(ran: Ran | None) -> bool:
+    return ran is not None and ran.outputs is not None
+
+
 def _computes_less(repeat: Any, before: Sequence[Any]) -> bool:
+    """A rank that kept no outputs goes along."""
     ran, units = repeat.inputs.ran, repeat.inputs.units
-    for each in (*before, ran.coins):
+    for each in before:
         each.again()
     outputs = [each.detach() for each in contents(repeat.once(*repeat.inputs.args, **repeat.inputs.kwargs))]
-    if not ran.trace.more_than(repeat.trace(), of_units=ran.made > 0):
+    if not _is_kept(ran) or not ran.trace.more_than(repeat.trace(), of_units=ran.made > 0):
         return False
     rows = units if repeat.inputs.packing is None else repeat.inputs.packing.rows
     recorded, again = (repeat.rows_of_output(each, rows) for each in (ran.outputs, outputs))

@@ -24,7 +24,7 @@ from ..tensor_trees import mapped, tensors_in
 from ..traces import traced
 from .differences import differ, nearest
 from .padding import Cut, cuts_of, toss
-from .state import Attributes, State, alike
+from .state import Attributes, Coins, State, alike
 from .values import APART, CARRIED, MIXED, MODELS_OWN, OTHERWISE, PADDED, UNKNOWN
 
 _TOSSES = 32  # of a criterion's coins, which may be rare
@@ -38,12 +38,12 @@ _OF_TORCH = {
 
 def leave_call_beside(
     losses: torch.Tensor, criterion: Any, unreduced: Callable[..., torch.Tensor], args: tuple, kwargs: dict, *, packing: Packing | None,
-    batch_first: bool, reduced: Callable[..., torch.Tensor], padded: bool, found: Finding, trace: Any,
+    batch_first: bool, reduced: Callable[..., torch.Tensor], padded: bool, found: Finding, trace: Any, coins: Coins,
 ) -> None:  # fmt: skip
     """For criterions_under(). unreduced(*args, **kwargs) gave losses [units, ...] or [units · rows, ...], reduced(units, *args, **kwargs) gives [units].
-    padded: how far the batch is padded may move them, also those of torch's own criterions. found: of the arguments. trace: of the call."""
+    padded: how far the batch is padded may move them, also those of torch's own criterions. found: of the arguments. trace, coins: of the call, and before it."""
     if losses.grad_fn is not None and (padded or not _is_of_torch(criterion)):
-        losses.grad_fn.metadata[_MARK] = Call(criterion, unreduced, args, kwargs, packing, batch_first, reduced, found, trace, losses.detach())
+        losses.grad_fn.metadata[_MARK] = Call(criterion, unreduced, args, kwargs, packing, batch_first, reduced, found, trace, losses.detach(), coins)
 
 
 def criterions_under(losses: torch.Tensor) -> list[Call]:
@@ -74,11 +74,11 @@ class Call:
 
     def __init__(
         self, criterion: Any, unreduced: Callable[..., torch.Tensor], args: tuple, kwargs: dict, packing: Packing | None, batch_first: bool,
-        reduced: Callable[..., torch.Tensor], found: Finding, trace: Any, losses: torch.Tensor,
+        reduced: Callable[..., torch.Tensor], found: Finding, trace: Any, losses: torch.Tensor, coins: Coins,
     ):  # fmt: skip
         self.criterion, self._unreduced, self._reduced = criterion, unreduced, reduced
         self._packing, self._batch_first, self._listed = packing, batch_first, found.listed if packing is None else frozenset()
-        self._ids, self._order, self.trace, self._losses = found.ids, found.order, trace, losses
+        self._ids, self._order, self.trace, self._losses, self._coins = found.ids, found.order, trace, losses, coins
         given = tensors_in((args, kwargs))
         self._followed = [each.origin if isinstance(each, Drawn) else None for each in given]
         self._derived = [each.requires_grad for each in given]
@@ -98,7 +98,8 @@ class Call:
         of_rows = chosen if self._packing is None else chosen[self._packing.unit_of_row]
         if len(of_rows) == 0 or _is_of_torch(self.criterion):
             return APART
-        state = State(self.criterion if isinstance(self.criterion, nn.Module) else nn.Module(), device)
+        now = State(self.criterion if isinstance(self.criterion, nn.Module) else nn.Module(), device)
+        state = now.before(self._coins, {})
         kept, losses, held, following, less = Attributes(self.criterion), [], [], [], False
 
         def of_all(moved: torch.Tensor) -> list[tuple[int, torch.Tensor]]:
@@ -117,18 +118,18 @@ class Call:
                     held.append(state.held())
                     if moved is not nobody:
                         following.append(of_all(nobody))
+                of_losses = of_rows if len(losses[0][0][1]) == len(of_rows) else chosen
+                if less and differ([(0, self._of_each(self._losses, len(of_rows), len(chosen)))], losses[0], torch.ones_like(of_losses)):
+                    return OTHERWISE
+                if differ(losses[0], losses[1], ~of_losses) or differ(losses[0], losses[2], of_losses):
+                    return MIXED
+                if (self._packing is None or self._packing.whole) and self._counts(self._but_the_first(len(chosen)), losses[0], (state, kept)):
+                    return MIXED
         except MODELS_OWN:
             return UNKNOWN
         finally:
-            state.again()
+            now.again()
             kept.again()
-        of_losses = of_rows if len(losses[0][0][1]) == len(of_rows) else chosen
-        if less and differ([(0, self._of_each(self._losses, len(of_rows), len(chosen)))], losses[0], torch.ones_like(of_losses)):
-            return OTHERWISE
-        if differ(losses[0], losses[1], ~of_losses) or differ(losses[0], losses[2], of_losses):
-            return MIXED
-        if (self._packing is None or self._packing.whole) and self._counts(self._but_the_first(len(chosen)), losses[0], (state, kept)):
-            return MIXED
         carried = any(not alike(one, held[0]) for one in held[1:]) or differ(*following, torch.ones_like(of_losses))
         return CARRIED if carried else APART
 
@@ -162,20 +163,16 @@ class Call:
             return [(0, self._of_each(self._unreduced(*args, **kwargs), len(of), int(of_units.sum()) if len(of) < len(chosen) else len(of_units), of))]
 
         try:
-            with torch.no_grad():
-                for each in states:
-                    each.again()
-                alone = losses(places[chosen])
-                of_losses = chosen if len(as_given[0][1]) == len(chosen) else of_units
-                kept = [(0, as_given[0][1][of_losses.to(as_given[0][1].device)])]
-                everything = torch.ones(len(kept[0][1]), dtype=torch.bool)
-                # If other coins give other losses, these tell nothing.
-                return differ(kept, alone, everything) and not any(differ(as_given, losses(places), torch.ones_like(of_losses)) for _ in range(_TOSSES))
-        except MODELS_OWN:
-            return False
-        finally:
             for each in states:
                 each.again()
+            alone = losses(places[chosen])
+            of_losses = chosen if len(as_given[0][1]) == len(chosen) else of_units
+            kept = [(0, as_given[0][1][of_losses.to(as_given[0][1].device)])]
+            everything = torch.ones(len(kept[0][1]), dtype=torch.bool)
+            # If other coins give other losses, these tell nothing.
+            return differ(kept, alone, everything) and not any(differ(as_given, losses(places), torch.ones_like(of_losses)) for _ in range(_TOSSES))
+        except MODELS_OWN:
+            return False
 
     def _follows_padding(self, cut: Cut | None, units: int, device: torch.device, *, pooled: bool, places: Collection[tuple[torch.Size, int]]) -> bool:
         """Whether losses of the shorter units are others if these are padded as far as they would be by themselves."""

@@ -48,10 +48,11 @@ class State:
     def now(self) -> State:
         return State(self._model, self._device)
 
-    def with_buffers(self, before: dict[tuple[int, str], tuple[torch.Tensor, torch.Tensor]]) -> State:
-        """The same, but for these buffers of what they were and held before."""
+    def before(self, coins: Coins | None, buffers: dict[tuple[int, str], tuple[torch.Tensor, torch.Tensor]]) -> State:
+        """The same, but for coins, if they are known, and these buffers of what they were and held before."""
         found = copy.copy(self)
-        found._buffers = [(module, name, *before.get((id(module), name), (buffer, held))) for module, name, buffer, held in self._buffers]
+        found._coins = coins or self._coins
+        found._buffers = [(module, name, *buffers.get((id(module), name), (buffer, held))) for module, name, buffer, held in self._buffers]
         return found
 
     def moves(self) -> bool:

@@ -59,7 +59,8 @@ class Repeat:
             with InStep(self.model) as in_step:
                 return replace(self, in_step=in_step).reaches_others(chosen, highest)
         now, kept = State(self.model, self.device), Attributes(self.model)
-        state = now.with_buffers(self.inputs.buffers)  # a first forward may have set them by its examples, once
+        # A first forward may have set buffers by its examples, once; and coins may have sent it a way that it seldom goes.
+        state = now.before(None if self.inputs.ran is None else self.inputs.ran.coins, self.inputs.buffers)
         wrote = state.moves()
         try:
             with torch.no_grad():
