@@ -238,8 +238,8 @@ def _outputs_follow(repeat: Any, before: Sequence[Any], number: int, which: int)
         _note_places(inputs, cut, as_given, short)
     whole, once_more, cut_short = (list(each.values()) for each in (as_given, again, short))
     tells = any(each.numel() and bool(each.max() > each.min()) for place, each in as_given.items() if place != _OWN_LOSSES)  # not a head of zeros
-    compared = tells and not cut.differs(whole, once_more)
-    inputs.padding_was_compared |= {number} if compared and which == _HALF else set()
+    compared = not cut.differs(whole, once_more)
+    inputs.padding_was_compared |= {number} if compared and tells and which == _HALF else set()
     return compared and cut.differs(whole, cut_short, computed.eps)  # sums over other extents round otherwise
 
 
