@@ -25,6 +25,7 @@ class OfLengths:
 
 
 ONE_SHORTEST = OfLengths(20, 14, 20, 16, 20, 16, 20, 16, 20, 16, 20, 16)
+BESIDE_ONE_WORD = OfLengths(20, 1, 14, 16, 20, 14, 16, 20, 16, 16, 20, 16)
 
 
 class Sounds(OfLengths):
@@ -159,11 +160,14 @@ class Encoded(Texts):
 
 
 class NotOfFew(Blocks):
-    """Takes no batch of less than 16 places."""
+    """Takes no batch of fewer places, which it divides by."""
+
+    def __init__(self, masks, least):
+        super().__init__(masks)
+        self.least = least
 
     def forward(self, x, mask):
-        assert x.shape[1] >= 16
-        return super().forward(x, mask)
+        return super().forward(x, mask) * (x.shape[1] // max(x.shape[1] + 1 - self.least, 0) > 0)
 
 
 class Words(nn.Module):
@@ -201,16 +205,21 @@ def of_words(module, criterion, batch):
     return criterion(module(batch["x"], batch["mask"]).transpose(1, 2), batch["x"])
 
 
+def of_next_words(module, criterion, batch):
+    return criterion(module(batch["x"], batch["mask"])[:, :-1].transpose(1, 2), batch["x"][:, 1:])
+
+
 EITHER = {
     "blocks": (Blocks, classes, right, OfLengths()),
     "blocks, one shortest": (Blocks, classes, right, ONE_SHORTEST), "squeezed, one shortest": (Squeezed, of_numbers, right, ONE_SHORTEST),
-    "strides": (Strides, of_strides, right, OfLengths(20, 15, 20, 17)), "sink": (Sink, classes, right, OfLengths()),
+    "strides": (Strides, of_strides, right, OfLengths(20, 15, 20, 17)),
+    "beside a text of one word": (lambda masks: NotOfFew(masks, 3), classes, right, BESIDE_ONE_WORD), "sink": (Sink, classes, right, OfLengths()),
     "convolution": (Convolution, classes, right, OfLengths()), "convolution, two lengths": (Convolution, classes, right, OfLengths(20, 14)),
 }  # fmt: skip
 MODELS = {"speech2text": (speech2text, sounds, Sounds(20, 14, 20, 19)), "convbert": (convbert, with_classes, FourTexts())}
 TAKEN = {
     "packed": (Packed, OfLengths()), "encoder": (Encoded, OfLengths()), "texts of a word or two": (lambda: Blocks(True), OfLengths(20, 1, 2, 9)),
-    "no batch of few places": (lambda: NotOfFew(True), OfLengths()),
+    "no batch of few places": (lambda: NotOfFew(True, 16), OfLengths()),
 }  # fmt: skip
 
 
@@ -238,6 +247,11 @@ def test_transformers_whose_last_places_do_are_refused(model, collate, data):
 def test_others_are_taken(model, data):
     torch.manual_seed(0)
     steps(classes, run_of(model(), right, data=data), 2)
+
+
+def test_the_next_word_of_texts_that_have_none():
+    """One word has no next one, and of two the first alone has."""
+    steps(of_next_words, run_of(Words(), right, nn.CrossEntropyLoss(ignore_index=0), data=OfLengths(20, 1, 2, 9, 12, 20)), 2)
 
 
 def test_a_criterion_does_not_count_padding_near_an_end():

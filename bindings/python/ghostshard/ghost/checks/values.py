@@ -29,7 +29,7 @@ from .padding import is_padded
 from .state import Attributes, State, alike
 
 APART, KEPT, CARRIED, PADDED, MIXED, UNKNOWN = range(6)  # what is found of a model or a criterion; the later ones are worse
-MODELS_OWN = (RuntimeError, ValueError, IndexError, TypeError, AssertionError)
+MODELS_OWN = (RuntimeError, ValueError, LookupError, TypeError, AssertionError, ArithmeticError)
 
 
 @dataclass(frozen=True)
