@@ -17,6 +17,7 @@ from padded_texts import Texts, classes, left, right, steps
 from together_main import said_by_each
 from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 from ghostshard import FSDP2Wrapper, PrivacyEngine
@@ -43,6 +44,16 @@ class Picky(Model):
         if x.shape[1] != 8 and dist.get_rank() == 1:
             raise ValueError("cut")
         return super().forward(x, mask)
+
+
+class InFives(Model):
+    """Sums of five places each: an example of five has no padding among its own, one of three has, of which it has none alone."""
+
+    def forward(self, x, mask):
+        h, own = self.embedding(x) + (mask[..., None] if self.masked else 1), mask
+        h, own = (F.pad(each, (0, 0) * (each.dim() - 2) + (0, -x.shape[1] % 5)).unflatten(1, (-1, 5)) for each in (h, own))
+        own = own.any(2)
+        return self.head((torch.tanh(h.sum(2)) * own[..., None]).sum(1) / own.sum(1, keepdim=True))
 
 
 class Run:
@@ -101,6 +112,8 @@ SCENARIOS = {
     "of two forwards the second does not mask": (Flagged, (True,), BOTH, of_which(True)),
     "of two forwards the first does not mask, rank 1 has none": (Flagged, (True,), (SEVERAL, []), of_which(False)),
     "of two forwards both mask, rank 1 has none": (Flagged, (True,), (SEVERAL, []), both_masked),
+    "the shortest are moved": (InFives, (False,), BOTH), "the shortest are moved, rank 1 has one length": (InFives, (False,), (SEVERAL, ALIKE)),
+    "the shortest are moved, rank 1 has none": (InFives, (False,), (SEVERAL, [])), "the shortest are masked, rank 1 has one length": (InFives, (True,), (SEVERAL, ALIKE)),
 }  # fmt: skip
 
 
@@ -111,7 +124,7 @@ def main() -> None:
     for kind, sharded in (("sharded", True), ("replicas", False)):
         for number, (name, (model, masked, drawn, *loss)) in enumerate(SCENARIOS.items()):
             print(f"rank {dist.get_rank()}: {kind} {name}", file=sys.stderr, flush=True)
-            run = Run(model(masked), drawn, sharded=sharded, collate=(right, left)[number % 2])
+            run = Run(model(masked), drawn, sharded=sharded, collate=(right, left)[number % 2 and "the shortest" not in name])
             found[f"{kind} {name}"] = said_by_each(lambda: steps(*(loss or [classes]), run.parts))
             if name == "both mask":
                 weight = next(each for name, each in run.model.named_parameters() if name.endswith("embedding.weight")).detach()

@@ -13,6 +13,8 @@ SENTENCES = {
     "rank 1 takes no other extents": "nothing", "rank 1 takes no other extents, rank 0 does not mask": PADDED,
     "of two forwards the first does not mask": PADDED, "of two forwards the second does not mask": PADDED,
     "of two forwards the first does not mask, rank 1 has none": PADDED, "of two forwards both mask, rank 1 has none": "nothing",
+    "the shortest are moved": PADDED, "the shortest are moved, rank 1 has one length": PADDED, "the shortest are moved, rank 1 has none": PADDED,
+    "the shortest are masked, rank 1 has one length": "nothing",
 }  # fmt: skip
 
 

@@ -49,9 +49,9 @@ class Inputs:
     own_losses: Any = None  # of checks/criterions.py, if the model formed its own
     divided: bool = False  # a trainer gave the number of all targets with the batch
     formed: torch.Tensor | None = None  # losses of its outputs then, as they were formed
-    padding_was_compared: set[int] = field(default_factory=set)  # axes by outputs_follow(), which may find no output to compare
-    pooled: bool = True  # no output has places of the batch's axes: found by outputs_follow()
-    padded_outputs: dict[int, list[Any]] = field(default_factory=dict)  # that have places: found by outputs_follow()
+    padding_was_compared: set[int] = field(default_factory=set)  # axes by is_padded(), which may find no output to compare
+    pooled: bool = True  # no output has places of the batch's axes: found by is_padded()
+    padded_outputs: dict[int, list[Any]] = field(default_factory=dict)  # that have places: found by is_padded()
     known_lengths: set[tuple[int, int, int]] = field(default_factory=set)  # of the run: an output's number, its dimensions, and which of them with the units first
     found_lengths: dict[int, list[Any]] = field(default_factory=dict)  # as long as the longest that the model finds, by the output's number (checks/found_lengths.py)
 

@@ -93,7 +93,8 @@ class Call:
         of the call that follows; PADDED if how far the batch is padded does; UNKNOWN if the criterion takes no other values; OTHERWISE if it computes something else when
         it is called again. chosen: bool [units]. pooled: the outputs have
         no places. places: of each output that has some its shape, without the units, and which extent that is."""
-        if self._packing is None and any(self._follows_padding(cut, len(axes[0].alone), device, pooled=pooled, places=places) for cut in cuts_of(axes)):
+        cuts = [cut for both in cuts_of(axes) for cut in both] if self._packing is None else []
+        if any(self._follows_padding(cut, len(axes[0].alone), device, pooled=pooled, places=places) for cut in cuts):
             return PADDED
         of_rows = chosen if self._packing is None else chosen[self._packing.unit_of_row]
         if len(of_rows) == 0 or _is_of_torch(self.criterion):

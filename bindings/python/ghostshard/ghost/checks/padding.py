@@ -3,8 +3,9 @@
 They do if a model averages over padded places, takes the last place or attends to them, and if a loss counts them: then one example moves
 the losses of all, by no gradient, and no clip norm bounds by how much. The loader tells of some batches how far each example would be
 padded alone (loaders/padding.py). So the shorter half goes through the model once more by itself, as it is and cut to what it would be without the others:
-outputs at each example's own places must stay, and so must the losses that criterions give. What the loop computes of the outputs shows by
-gradients: an example's loss must have none at places that are only there for the others.
+outputs at each example's own places must stay, and so must the losses that criterions give. But most of that half stay padded, and what a padded
+place does near an example's end may not move with how many follow. So the same is done with the shortest examples, which nothing pads then. What the loop
+computes of the outputs shows by gradients: an example's loss must have none at places that are only there for the others.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import functools
 import itertools
 import math
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,17 +33,18 @@ from .without_coins import without_coins
 _NEAR = 2  # places by which a loop shortens or lengthens a sequence
 _SHIFTS = (0, -1, 1, -2)  # of a sequence that predicts its next element, or has one more at its beginning
 _OWN_LOSSES = -1  # their number among outputs
+_HALF, _SHORTEST = 0, 1  # of an axis's cuts
 _MARGIN = 2  # places at an example's end that also see what comes after it, where several make one
 
 
 @dataclass(frozen=True)
 class Short:
-    """An extent of a batch, and of its shorter half."""
+    """An extent of a batch, and of some of its units."""
 
     of: int
     to: int
     left: bool  # padding comes first
-    alone: tuple[int, ...]  # [units of the half]
+    alone: tuple[int, ...]  # [these units]
 
 
 @dataclass(frozen=True)
@@ -51,19 +53,20 @@ class Places:
 
     d: int  # with the units first
     axis: int
-    rest: int  # how many it has only for the longer half
+    rest: int  # how many it has only for the longer units
     rate: float  # for each of the axis's
     margin: int
 
     def missing(self, places: torch.Tensor) -> torch.Tensor:
-        return (places * self.rate).ceil().long() + self.margin
+        """Of units that have so many places of the axis less. One that has them all has all of the output's: nothing pads it."""
+        return torch.where(places > 0, (places * self.rate).ceil().long() + self.margin, 0)
 
 
 @dataclass(frozen=True)
 class Cut:
-    """The shorter half of a batch's units, as far as they would be padded by themselves."""
+    """Some of a batch's units, as far as they would be padded by themselves."""
 
-    units: torch.Tensor  # their numbers, in order
+    units: torch.Tensor  # their numbers
     axes: tuple[Short, ...]  # the one that was cut by comes first
     fixed: frozenset[int]  # extents of the batch that are no axis's
 
@@ -152,26 +155,33 @@ def padding_of(examples: torch.Tensor | None) -> tuple[Axis, ...]:
     return tuple(replace(each, alone=tuple(each.alone[i] for i in ids)) for each in axes)
 
 
-def cuts_of(axes: Sequence[Axis]) -> list[Cut | None]:
-    """For each axis the half whose units are shortest along it; those that are shorter than the longest if that is not half of them. None: all are
-    alike."""
+def cuts_of(axes: Sequence[Axis]) -> list[tuple[Cut | None, Cut | None]]:
+    """For each axis the half whose units are shortest along it; those that are shorter than the longest if that is not half of them. And of these the
+    shortest alone. None: all are alike, or the half is."""
     extents = sorted(each.extent for each in axes)
     near = any(two - one <= _NEAR for one, two in itertools.pairwise(extents))  # y[:, :-1] of the one may have the other's extent
     if not axes or near or len(axes[0].alone) in extents:
-        return [None] * len(axes)  # two kinds of lengths, or one and the number of examples, that happen to be alike here
-    return [_cut_by(axis, [axis, *(each for each in axes if each is not axis)]) for axis in axes]
+        return [(None, None)] * len(axes)  # two kinds of lengths, or one and the number of examples, that happen to be alike here
+    return [_cuts_by(axis, [axis, *(each for each in axes if each is not axis)]) for axis in axes]
 
 
-def _cut_by(axis: Axis, axes: Sequence[Axis]) -> Cut | None:
+def _cuts_by(axis: Axis, axes: Sequence[Axis]) -> tuple[Cut | None, Cut | None]:
     ranked = sorted(axis.alone)
     most = ranked[(len(ranked) - 1) // 2]
     if most == axis.extent:
         most = max((each for each in ranked if each < axis.extent), default=most)
     if most == axis.extent:
-        return None
-    units = [u for u, alone in enumerate(axis.alone) if alone <= most]
+        return None, None
+    half = _cut_to([u for u, alone in enumerate(axis.alone) if alone <= most], axes)
+    least = min((each for each in ranked if each > _NEAR), default=most)  # a loop that shortens leaves nothing of fewer places
+    shortest = [u for u, alone in enumerate(axis.alone) if alone == least]
+    # Twice if there is one: a model may squeeze() a batch of one row.
+    return half, _cut_to(shortest * (1 + (len(shortest) == 1)), axes) if least < most else None
+
+
+def _cut_to(units: Sequence[int], axes: Sequence[Axis]) -> Cut:
     of_units = [(each, tuple(each.alone[u] for u in units)) for each in axes]
-    return Cut(torch.tensor(units), tuple(Short(each.extent, max(alone), each.left, alone) for each, alone in of_units), axis.fixed)
+    return Cut(torch.tensor(units), tuple(Short(each.extent, max(alone), each.left, alone) for each, alone in of_units), axes[0].fixed)
 
 
 def toss(coins: int) -> None:
@@ -200,16 +210,41 @@ class PaddedOutput:
         return last(self.shape[self.d - 1], torch.tensor(missing), self.axis.left)
 
 
-def outputs_follow(repeat: Any, before: Sequence[Any], number: int) -> bool:
-    """Whether outputs of the units that are shorter along the batch's axis of this number are others if they are padded as far as they would be by
+def is_padded(repeat: Any, before: Sequence[Any], highest: Callable[[list[int]], list[int]], number: int) -> bool:
+    """Whether outputs follow from how far the batch is padded along the axis of this number, on any rank. A collective."""
+    for which in (_HALF, _SHORTEST):
+        if which == _SHORTEST and not highest([_cut_and_fit(repeat, number, which)[1] is not None])[0]:
+            continue
+        # A model that does not take so few places tells nothing.
+        moved = bool(repeat.tried(lambda which=which: _outputs_follow(repeat, before, number, which), 3))
+        if highest([moved])[0]:
+            by_coins = repeat.tried(lambda which=which: _coins_move_outputs(repeat, before, number, which), 6)
+            if highest([moved and by_coins is False])[0]:
+                return True
+    return False
+
+
+def _outputs_follow(repeat: Any, before: Sequence[Any], number: int, which: int) -> bool:
+    """Whether outputs of the half that is shorter along the batch's axis of this number, or of the shortest, are others if they are padded as far as they would be by
     themselves. Three forwards of a Repeat (values.py), without dropout, each from the states `before`. A rank that was told of no padding goes
     along."""
-    inputs, (cut, fit) = repeat.inputs, _cut_and_fit(repeat, number)
+    inputs, (cut, fit) = repeat.inputs, _cut_and_fit(repeat, number, which)
     outputs = functools.partial(_outputs, repeat, before, cut, fit)
     with without_coins(repeat.model) as computed:
         as_given, again, short = outputs(), outputs(coins=1), outputs(shorter=True)
     if cut is None or fit is None or as_given.keys() != short.keys():
         return False
+    if which == _HALF:
+        _note_places(inputs, cut, as_given, short)
+    whole, once_more, cut_short = (list(each.values()) for each in (as_given, again, short))
+    tells = any(each.numel() and bool(each.max() > each.min()) for place, each in as_given.items() if place != _OWN_LOSSES)  # not a head of zeros
+    compared = not cut.differs(whole, once_more)
+    inputs.padding_was_compared |= {number} if compared and tells and which == _HALF else set()
+    return compared and cut.differs(whole, cut_short, computed.eps)  # sums over other extents round otherwise
+
+
+def _note_places(inputs: Any, cut: Cut, as_given: Mapping[int, torch.Tensor], short: Mapping[int, torch.Tensor]) -> None:
+    """Which outputs have places of the batch's axes."""
     inputs.pooled = inputs.pooled and all(whole.shape == short[place].shape for place, whole in as_given.items())
     for place, whole in as_given.items():
         for places in cut.places_of(whole, short[place]) or ():
@@ -218,17 +253,12 @@ def outputs_follow(repeat: Any, before: Sequence[Any], number: int) -> bool:
             beyond = whole.movedim(places.d, 1)[others.to(whole.device)]
             told = next(each for each in inputs.padding if each.extent == axis.of)
             inputs.padded_outputs.setdefault(place, []).append(PaddedOutput(places, told, whole.shape[1:], not bool(beyond.any())))
-    whole, once_more, cut_short = (list(each.values()) for each in (as_given, again, short))
-    tells = any(each.numel() and bool(each.max() > each.min()) for place, each in as_given.items() if place != _OWN_LOSSES)  # not a head of zeros
-    compared = tells and not cut.differs(whole, once_more)
-    inputs.padding_was_compared |= {number} if compared else set()
-    return compared and cut.differs(whole, cut_short, computed.eps)  # sums over other extents round otherwise
 
 
-def coins_move_outputs(repeat: Any, before: Sequence[Any], number: int) -> bool:
-    """Whether outputs of the shorter units are others with other coins, which may be rare (a word in a hundred that is left out), or if values are rounded
+def _coins_move_outputs(repeat: Any, before: Sequence[Any], number: int, which: int) -> bool:
+    """Whether outputs of these units are others with other coins, which may be rare (a word in a hundred that is left out), or if values are rounded
     another way, which saturated attention in 16 bits may blow up to any size: sums over other extents are. Six forwards."""
-    cut, fit = _cut_and_fit(repeat, number)
+    cut, fit = _cut_and_fit(repeat, number, which)
     with without_coins(repeat.model) as computed:
         as_given, *others = (list(_outputs(repeat, before, cut, fit, coins=coins).values()) for coins in (0, 2, 3, 4))
         with computed.rounded_otherwise():
@@ -241,17 +271,17 @@ def settled_axes(repeats: Sequence[Any]) -> set[tuple[int, int]]:
     settled, open_ones = set(), set()
     for repeat in repeats:
         for number, axis in enumerate(repeat.inputs.padding):
-            cut, fit = _cut_and_fit(repeat, number)
+            cut, fit = _cut_and_fit(repeat, number, _HALF)
             needs_none = number in repeat.inputs.padding_was_compared or (cut is not None and fit is None)
             (settled if needs_none else open_ones).add(axis.place)
     return settled - open_ones
 
 
-def _cut_and_fit(repeat: Any, number: int) -> tuple[Cut | None, tuple[int, int] | None]:
+def _cut_and_fit(repeat: Any, number: int, which: int) -> tuple[Cut | None, tuple[int, int] | None]:
     inputs = repeat.inputs
     if inputs.packing is not None or number >= len(inputs.padding):
         return None, None
-    cut = cuts_of(inputs.padding)[number]
+    cut = cuts_of(inputs.padding)[number][which]
     if cut is None:
         return None, None
     labels = None if repeat.own_loss is None else inputs.labels
@@ -263,7 +293,7 @@ def _cut_and_fit(repeat: Any, number: int) -> tuple[Cut | None, tuple[int, int] 
 def _outputs(
     repeat: Any, before: Sequence[Any], cut: Cut | None, fit: tuple[int, int] | None, *, shorter: bool = False, coins: int = 0
 ) -> dict[int, torch.Tensor]:
-    """Of the shorter units, by their numbers in the output, with the units first; the model's own losses too, if these go backward."""
+    """Of the cut's units, by their numbers in the output, with the units first; the model's own losses too, if these go backward."""
     inputs = repeat.inputs
 
     def take(value: torch.Tensor) -> torch.Tensor:
@@ -294,4 +324,4 @@ def _extents(value: torch.Tensor, but: int) -> list[int]:
     return [extent for d, extent in enumerate(value.shape) if d != but]
 
 
-__all__ = ["Cut", "PaddedOutput", "coins_move_outputs", "cuts_of", "last", "outputs_follow", "padding_of", "settled_axes", "toss"]
+__all__ = ["Cut", "PaddedOutput", "cuts_of", "is_padded", "last", "padding_of", "settled_axes", "toss"]

@@ -26,11 +26,11 @@ from ..tensor_trees import tensors_in
 from .as_recorded import is_otherwise
 from .differences import Rows, differ, narrowed, nearest, rows_of
 from .in_step import InStep
-from .padding import coins_move_outputs, outputs_follow
+from .padding import is_padded
 from .state import Attributes, State, alike
 
 APART, KEPT, CARRIED, PADDED, MIXED, UNKNOWN, OTHERWISE = range(7)  # what is found of a model or a criterion; the later ones are worse
-MODELS_OWN = (RuntimeError, ValueError, IndexError, TypeError, AssertionError)
+MODELS_OWN = (RuntimeError, ValueError, LookupError, TypeError, AssertionError, ArithmeticError)
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Repeat:
                 if self._looks_up_rows(chosen, (state, kept), highest):
                     return MIXED
                 for number in range(highest([len(self.inputs.padding)])[0]):
-                    if self._is_padded((state, kept), highest, number):
+                    if is_padded(self, (state, kept), highest, number):
                         return PADDED
         finally:
             now.again()
@@ -202,14 +202,6 @@ class Repeat:
         finally:
             for module in training:
                 module.training = True
-
-    def _is_padded(self, before: tuple[State, Attributes], highest: Callable[[list[int]], list[int]], number: int) -> bool:
-        """Whether outputs follow from how far the batch is padded along this axis, on any rank."""
-        moved = bool(self.tried(lambda: outputs_follow(self, before, number), 3))
-        if not highest([moved])[0]:
-            return False
-        by_coins = self.tried(lambda: coins_move_outputs(self, before, number), 6)
-        return bool(highest([moved and by_coins is False])[0])
 
     def _looks_up_rows(self, chosen: torch.Tensor, before: tuple[State, Attributes], highest: Callable[[list[int]], list[int]]) -> bool:
         """Whether outputs of the others move with the chosen units' inputs in a batch that pairs the arguments anew. Numbers, masks or a matrix
