@@ -1,7 +1,6 @@
 // For engine_module.cpp: which operations a forward runs (dp/recording/operations.h).
 #pragma once
 
-#include <pybind11/operators.h>
 #include <pybind11/pybind11.h>
 
 #include "dp/recording/operations.h"
@@ -10,7 +9,7 @@ namespace ghostshard::dp {
 
 inline void define_traces(pybind11::module_& module) {
   namespace py = pybind11;
-  py::class_<Trace>(module, "Trace").def(py::self == py::self).def("more_than", &Trace::more_than, py::arg("other"), py::arg("of_units"));
+  py::class_<Trace>(module, "Trace").def("more_than", &Trace::more_than, py::arg("other"), py::arg("of_units"));
   module.def("begin_trace", &begin_trace);
   module.def("end_trace", &end_trace);
   module.def("leave_out", &leave_out, py::arg("stands_for"));

@@ -23,14 +23,19 @@ uint64_t mixed(uint64_t seed, uint64_t value) {
 }
 
 const std::unordered_set<std::string> kLaysOut{
-    "aten::view", "aten::reshape", "aten::flatten", "aten::unflatten", "aten::detach", "aten::alias", "aten::clone",
-    "aten::contiguous", "aten::to", "aten::copy_", "aten::unsqueeze", "aten::squeeze", "aten::expand", "aten::expand_as",
-    "aten::slice", "aten::select", "aten::transpose", "aten::permute", "aten::t", "aten::movedim", "aten::as_strided",
-    "aten::empty", "aten::view_as", "aten::resolve_conj", "aten::resolve_neg"};
+    "aten::view",       "aten::reshape",   "aten::flatten",   "aten::unflatten",
+    "aten::detach",     "aten::alias",     "aten::clone",     "aten::contiguous",
+    "aten::to",         "aten::copy_",     "aten::unsqueeze", "aten::squeeze",
+    "aten::expand",     "aten::expand_as", "aten::slice",     "aten::select",
+    "aten::transpose",  "aten::permute",   "aten::t",         "aten::movedim",
+    "aten::as_strided", "aten::empty",     "aten::view_as",   "aten::resolve_conj",
+    "aten::resolve_neg"};
 const std::unordered_set<std::string> kOfUnits{
-    "aten::add", "aten::add_", "aten::sub", "aten::mul", "aten::mul_", "aten::div", "aten::matmul", "aten::bmm",
-    "aten::cat", "aten::stack", "aten::where", "aten::index", "aten::arange", "aten::sum", "aten::repeat",
-    "aten::repeat_interleave", "aten::index_select"};
+    "aten::add",         "aten::add_",  "aten::sub",    "aten::mul",
+    "aten::mul_",        "aten::div",   "aten::matmul", "aten::bmm",
+    "aten::cat",         "aten::stack", "aten::where",  "aten::index",
+    "aten::arange",      "aten::sum",   "aten::repeat", "aten::repeat_interleave",
+    "aten::index_select"};
 
 // Names by their hashes, each as it was seen first.
 class Names {
@@ -44,7 +49,7 @@ class Names {
   std::string name_of(uint64_t number) {
     const std::scoped_lock lock(mutex_);
     const auto found = names_.find(number);
-    return found == names_.end() ? "" : found->second  /* a layer */;
+    return found == names_.end() ? "" : found->second /* a layer */;
   }
 
  private:
@@ -128,8 +133,8 @@ void begin_trace() {
   auto& thread = of_thread();
   if (thread.open.empty()) {
     thread.within = 0;
-    thread.handle = at::addThreadLocalCallback(
-        at::RecordFunctionCallback(&begins, &ends).scopes({at::RecordScope::FUNCTION}));
+    thread.handle =
+        at::addThreadLocalCallback(at::RecordFunctionCallback(&begins, &ends).scopes({at::RecordScope::FUNCTION}));
   }
   thread.open.emplace_back();
 }
@@ -145,7 +150,8 @@ Trace end_trace() {
 
 void leave_out(uint64_t stands_for) {
   auto& thread = of_thread();
-  if (!thread.open.empty() && thread.open.back().left_out++ == 0) thread.open.back().add(stands_for);
+  if (thread.open.empty()) return;
+  if (thread.open.back().left_out++ == 0 && stands_for != 0) thread.open.back().add(stands_for);
 }
 
 void go_on() {
@@ -154,14 +160,17 @@ void go_on() {
 }
 
 bool KnownTraces::knows(const Trace& trace) const {
-  if (wholes_.contains(trace.whole)) return true;
-  return wholes_.size() >= kMost &&
-         std::ranges::all_of(trace.windows, [&](uint64_t each) { return windows_.contains(each); });
+  if (beginnings_.contains(trace.whole)) return true;
+  return wholes_ >= kMost && std::ranges::all_of(trace.windows, [&](uint64_t each) { return windows_.contains(each); });
 }
 
 void KnownTraces::add(const Trace& trace) {
-  if (wholes_.size() < kMost) wholes_.insert(trace.whole);
   windows_.insert(trace.windows.begin(), trace.windows.end());
+  if (wholes_ >= kMost || beginnings_.contains(trace.whole)) return;
+  ++wholes_;
+  uint64_t whole = 0;
+  beginnings_.insert(trace.whole);  // of no operation at all, too
+  for (const uint64_t each : trace.operations) beginnings_.insert(whole = mixed(whole, each));
 }
 
 }  // namespace ghostshard::dp

@@ -1,7 +1,7 @@
 // Which operations a forward runs: the sign that a path through a model opened, whatever opened it.
 //
-// A check of a model holds for what it computed then. What sends a forward another way later (a flag beside the model, an
-// element of a set, an environment variable, a function of C's) need not be anywhere where a program can look. But a
+// A check of a model holds for what it computed then. What sends a forward another way later (a flag beside the model,
+// an element of a set, an environment variable, a function of C's) need not be anywhere where a program can look. But a
 // forward that computes something else runs other operations, or as many in another order. So the names of those that
 // its thread dispatches are hashed, each one's own parts left out, and a forward with a new trace is checked anew.
 //
@@ -15,7 +15,8 @@
 
 namespace ghostshard::dp {
 
-// Of the operations from begin_trace() to end_trace() on one thread. Equal ones are of the same names in the same order.
+// Of the operations from begin_trace() to end_trace() on one thread. Equal ones are of the same names in the same
+// order.
 struct Trace {
   uint64_t whole = 0;                // of all names in their order
   std::vector<uint64_t> windows;     // of each kWindow names in a row; ascending, each once
@@ -23,9 +24,10 @@ struct Trace {
 
   static constexpr int kWindow = 4;
   bool operator==(const Trace& other) const { return whole == other.whole; }
-  // The name of an operation that ran more often than in the other trace; "": of none. Not those that only lay tensors out
-  // (views, copies), of which rules make their own. of_units: tensors that all units share were computed for each of them,
-  // by more operations of any kind, so that only one tells which the other trace has not at all, nor is theirs.
+  // The name of an operation that ran more often than in the other trace; "": of none. Not those that only lay tensors
+  // out (views, copies), of which rules make their own. of_units: tensors that all units share were computed for each
+  // of them, by more operations of any kind, so that only one tells which the other trace has not at all, nor is
+  // theirs.
   std::string more_than(const Trace& other, bool of_units) const;
 };
 
@@ -34,14 +36,15 @@ void begin_trace();
 // std::logic_error if none was begun on this thread.
 Trace end_trace();
 
-// Until go_on() the operations of this thread's innermost trace are left out, and this number stands for them: a layer's
-// rule computes the same by other operations than the layer. Calls nest, and the outermost one's number counts. Without
-// a trace both do nothing.
+// Until go_on() the operations of this thread's innermost trace are left out, and this number stands for them: a
+// layer's rule computes the same by other operations than the layer. 0: nothing does. Calls nest, and the outermost
+// one's number counts. Without a trace both do nothing.
 void leave_out(uint64_t stands_for);
 void go_on();
 
 // Traces of forwards that were checked. A model whose operations go with its data (experts, layers that are left out by
-// coins, a loop over places) has many: beyond kMost of them a trace is known if all of its windows are.
+// coins, a loop over places) has many: beyond kMost of them a trace is known if all of its windows are. One that
+// another begins with is known as well (a forward without labels, which forms no loss in the end).
 class KnownTraces {
  public:
   static constexpr size_t kMost = 8;
@@ -50,7 +53,8 @@ class KnownTraces {
   void add(const Trace& trace);
 
  private:
-  std::unordered_set<uint64_t> wholes_, windows_;
+  size_t wholes_ = 0;
+  std::unordered_set<uint64_t> beginnings_, windows_;
 };
 
 }  // namespace ghostshard::dp

@@ -18,8 +18,8 @@ MODULES = ["accountant", "engine"]
 
 # pybind11's classes have a metaclass of their own, and those without a constructor inherit one that refuses.
 PYBIND11 = r"""
-ghostshard\._native\.engine\.(Session|Tape)
-ghostshard\._native\.engine\.Tape\.__init__
+ghostshard\._native\.engine\.(KnownTraces|Session|Tape|Trace)
+ghostshard\._native\.engine\.(Tape|Trace)\.__init__
 ghostshard\._native\.accountant\.BudgetRegister
 """
 

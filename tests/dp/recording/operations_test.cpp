@@ -59,6 +59,7 @@ TEST(Operations, AreLeftOutBehindANumber) {
   };
   EXPECT_EQ(of(1, 1), of(1, 5));
   EXPECT_FALSE(of(1, 1) == of(2, 1));
+  EXPECT_EQ(of(0, 1), trace_of([&] { at::exp(at::exp(x)); }));
   dp::leave_out(1);  // without a trace
   dp::go_on();
 }
@@ -96,6 +97,7 @@ TEST(Operations, OfManyOrdersAreKnownByWindows) {
     EXPECT_FALSE(known.knows(loop(times))) << times;
     known.add(loop(times));
     EXPECT_TRUE(known.knows(loop(times)));
+    EXPECT_TRUE(known.knows(loop(times - 1)));  // it begins so
   }
   EXPECT_TRUE(known.knows(loop(50)));
   EXPECT_FALSE(known.knows(loop(50, true)));

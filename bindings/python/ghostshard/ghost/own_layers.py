@@ -13,6 +13,7 @@ from torch import nn
 from .handed_in import HandedIn
 from .layout import original_class, own_parameters, plain_forward
 from .tensor_trees import tensors_in
+from .traces import left_out
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -131,6 +132,10 @@ class Layers:
         self._entered.append(len(self._calls))
 
     def _leave(self, module: nn.Module, _args: Any, output: Any) -> None:
+        with left_out():
+            self._note(module, output)
+
+    def _note(self, module: nn.Module, output: Any) -> None:
         before = self._entered.pop() if self._entered else len(self._calls)
         if self._outputs is None:
             self._calls = []
@@ -149,7 +154,8 @@ class _Captured:
         functools.update_wrapper(self, model.forward)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self._layers.took(args, kwargs)
+        with left_out():
+            self._layers.took(args, kwargs)
         output = self._forward(*args, **kwargs)
         self._layers.gave(output)
         return output

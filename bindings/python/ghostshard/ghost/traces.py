@@ -26,4 +26,15 @@ def traced() -> Iterator[Traced]:
         found.of = native.end_trace()
 
 
-__all__ = ["Traced", "traced"]
+@contextmanager
+def left_out() -> Iterator[None]:
+    """Of the trace at hand: what is none of the model's."""
+    native = _native.load("engine")
+    native.leave_out(0)
+    try:
+        yield
+    finally:
+        native.go_on()
+
+
+__all__ = ["Traced", "left_out", "traced"]
