@@ -14,9 +14,9 @@
 namespace ghostshard::dp {
 namespace {
 
-constexpr int64_t kMultiple = 64;  // outputs: products of matrices are fastest at multiples of it
+constexpr int64_t kMultiple = 64;   // outputs: products of matrices are fastest at multiples of it
 constexpr int64_t kCacheLine = 16;  // float32 numbers of a cache line
-constexpr int64_t kPage = 1024;    // a page: rows this far apart, or a multiple of it, share the lines of a cache
+constexpr int64_t kPage = 1024;     // a page: rows this far apart, or a multiple of it, share the lines of a cache
 
 at::Tensor empty_rows(int64_t rows, int64_t columns, const at::TensorOptions& numbers) {
   int64_t stride = (columns + kCacheLine - 1) / kCacheLine * kCacheLine;
