@@ -1,0 +1,31 @@
+"""A path that opens in a model of several ranks, seen by the operations that it runs: all ranks end with a sentence, and what FSDP2 gathers counts for nothing."""
+
+import json
+
+import pytest
+from launch import HERE, run_ranks
+from paths_main import SCENARIOS, STEPS
+
+NEVER, PUT_BACK = "an example's output must not", "is another than it was in the forward of this batch"
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory):
+    file = tmp_path_factory.mktemp("paths") / "results.json"
+    run_ranks(HERE / "paths_main.py", 2, str(file))
+    return json.loads(file.read_text())
+
+
+@pytest.mark.parametrize("kind", ["sharded", "by block", "replicas"])
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if name != "nothing opens"])
+def test_every_rank_is_refused(said, kind, name):
+    for sentence, _ in said[f"{kind} {name}"]:
+        assert (PUT_BACK if "forwards" in name else NEVER) in sentence
+
+
+@pytest.mark.parametrize("kind", ["sharded", "by block", "replicas"])
+def test_a_model_that_goes_one_way_is_looked_at_once(said, kind):
+    """By some fifteen forwards; ranks make as many."""
+    (one, forwards), (two, of_other) = said[f"{kind} nothing opens"]
+    assert (one, two) == ("nothing", "nothing")
+    assert STEPS < forwards == of_other < STEPS + 25
