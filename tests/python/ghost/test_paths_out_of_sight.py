@@ -23,6 +23,15 @@ NEVER = "an example's output must not"
 PUT_BACK = "is another than it was in the forward of this batch"
 
 
+forwards = itertools.count()  # of all models; a number in sight would be one that changes
+
+
+def forwards_of(work):
+    before = next(forwards)
+    work()
+    return next(forwards) - before - 1
+
+
 def mix(h):
     return h + 0.5 * h.detach().mean(0)
 
@@ -83,14 +92,12 @@ def switch(request):
 
 
 class Model(nn.Module):
-    forwards, numbers = collections.Counter(), itertools.count()  # of all
-
     def __init__(self, act, dropout=0.0):
         super().__init__()
-        self.a, self.b, self.dropout, self.act, self.number = nn.Linear(6, 8), nn.Linear(8, 3), nn.Dropout(dropout), act, f"model {next(self.numbers)}"
+        self.a, self.b, self.dropout, self.act = nn.Linear(6, 8), nn.Linear(8, 3), nn.Dropout(dropout), act
 
     def forward(self, x):
-        Model.forwards[self.number] += 1
+        next(forwards)
         return self.b(self.dropout(self.act(self.a(x))))
 
 
@@ -200,8 +207,7 @@ def loop():
 def test_what_keeps_examples_apart_is_taken_and_looked_at_a_few_times(made, checks):
     """Some ten forwards are one check: of the model once, and of each way that it goes, but of eight and their parts at most."""
     model, steps = Model(made()), 60
-    train(model, steps=steps)
-    assert steps < Model.forwards[model.number] < steps + 20 * checks
+    assert steps < forwards_of(lambda: train(model, steps=steps)) < steps + 20 * checks
 
 
 def test_a_way_that_opens_among_many_is_seen():
@@ -215,10 +221,7 @@ def test_other_forwards_say_nothing_of_it():
     """In evaluation, of another model, without gradients: their operations are their own."""
     other, model = Model(mix), Model(nn.ReLU())
     module = functools.partial(other, X[:4])
-    train(model, lambda _: module())
-    plain = Model(nn.ReLU())
-    train(plain)
-    assert Model.forwards[model.number] == Model.forwards[plain.number]
+    assert forwards_of(lambda: train(model, lambda _: module())) == STEPS + forwards_of(lambda: train(Model(nn.ReLU())))
 
 
 def test_a_model_within_the_forward_of_another():

@@ -119,18 +119,18 @@ class Call:
                     held.append(state.held())
                     if moved is not nobody:
                         following.append(of_all(nobody))
-                of_losses = of_rows if len(losses[0][0][1]) == len(of_rows) else chosen
-                if less and differ([(0, self._of_each(self._losses, len(of_rows), len(chosen)))], losses[0], torch.ones_like(of_losses)):
-                    return OTHERWISE
-                if differ(losses[0], losses[1], ~of_losses) or differ(losses[0], losses[2], of_losses):
-                    return MIXED
-                if (self._packing is None or self._packing.whole) and self._counts(self._but_the_first(len(chosen)), losses[0], (state, kept)):
-                    return MIXED
         except MODELS_OWN:
             return UNKNOWN
         finally:
             now.again()
             kept.again()
+        of_losses = of_rows if len(losses[0][0][1]) == len(of_rows) else chosen
+        if less and differ([(0, self._of_each(self._losses, len(of_rows), len(chosen)))], losses[0], torch.ones_like(of_losses)):
+            return OTHERWISE
+        if differ(losses[0], losses[1], ~of_losses) or differ(losses[0], losses[2], of_losses):
+            return MIXED
+        if (self._packing is None or self._packing.whole) and self._counts(self._but_the_first(len(chosen)), losses[0], (state, kept), now):
+            return MIXED
         carried = any(not alike(one, held[0]) for one in held[1:]) or differ(*following, torch.ones_like(of_losses))
         return CARRIED if carried else APART
 
@@ -149,7 +149,7 @@ class Call:
         others = torch.arange(units) > 0
         return others if self._packing is None else others[self._packing.unit_of_row]
 
-    def _counts(self, chosen: torch.Tensor, as_given: list, states: tuple[Any, Any]) -> bool:
+    def _counts(self, chosen: torch.Tensor, as_given: list, states: tuple[Any, Any], now: State) -> bool:
         """Whether losses of the chosen rows are others if they alone are there, as those are that are divided by how many there are."""
         if not bool(chosen.any()) or bool(chosen.all()):
             return False
@@ -164,16 +164,20 @@ class Call:
             return [(0, self._of_each(self._unreduced(*args, **kwargs), len(of), int(of_units.sum()) if len(of) < len(chosen) else len(of_units), of))]
 
         try:
-            for each in states:
-                each.again()
-            alone = losses(places[chosen])
-            of_losses = chosen if len(as_given[0][1]) == len(chosen) else of_units
-            kept = [(0, as_given[0][1][of_losses.to(as_given[0][1].device)])]
-            everything = torch.ones(len(kept[0][1]), dtype=torch.bool)
-            # If other coins give other losses, these tell nothing.
-            return differ(kept, alone, everything) and not any(differ(as_given, losses(places), torch.ones_like(of_losses)) for _ in range(_TOSSES))
+            with torch.no_grad():
+                for each in states:
+                    each.again()
+                alone = losses(places[chosen])
+                of_losses = chosen if len(as_given[0][1]) == len(chosen) else of_units
+                kept = [(0, as_given[0][1][of_losses.to(as_given[0][1].device)])]
+                everything = torch.ones(len(kept[0][1]), dtype=torch.bool)
+                # If other coins give other losses, these tell nothing.
+                return differ(kept, alone, everything) and not any(differ(as_given, losses(places), torch.ones_like(of_losses)) for _ in range(_TOSSES))
         except MODELS_OWN:
             return False
+        finally:
+            states[1].again()
+            now.again()
 
     def _follows_padding(self, cut: Cut | None, units: int, device: torch.device, *, pooled: bool, places: Collection[tuple[torch.Size, int]]) -> bool:
         """Whether losses of the shorter units are others if these are padded as far as they would be by themselves."""
