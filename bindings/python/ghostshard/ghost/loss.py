@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor
 from ..set_once import SetOnce
 from .batch import Inputs
 from .callers_criterion import OTHER_REDUCTIONS, name_of, of_functions, with_gradients
-from .checks.criterions import leave_call_beside
+from .checks.criterions import is_of_torch, leave_call_beside
 from .checks.paired_rows import refuse_pairs
 from .checks.state import Coins, marks_of
 from .cross_entropy import cross_entropy, is_plain
@@ -228,7 +228,7 @@ class PrivateCriterion(SetOnce, SettingsHandedOn, DPLossFastGradientClipping):
         packing = None if inputs is None else inputs.packing
         refuse_pairs(self.criterion, *given, packed=packing is not None, batch_first=self.engine.batch_first)
         nobodys, marks = losses_of_nobody(inputs, (args, kwargs)), marks_of(self.criterion, buffers=True)
-        coins = Coins(self.engine.ranks.device)
+        coins = None if is_of_torch(self.criterion) else Coins(self.engine.ranks.device)
         try:
             with self._calls, traced() as trace:
                 losses = self._unreduced(*args, **kwargs)

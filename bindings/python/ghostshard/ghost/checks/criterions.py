@@ -38,17 +38,17 @@ _OF_TORCH = {
 
 def leave_call_beside(
     losses: torch.Tensor, criterion: Any, unreduced: Callable[..., torch.Tensor], args: tuple, kwargs: dict, *, packing: Packing | None,
-    batch_first: bool, reduced: Callable[..., torch.Tensor], padded: bool, found: Finding, trace: Any, coins: Coins,
+    batch_first: bool, reduced: Callable[..., torch.Tensor], padded: bool, found: Finding, trace: Any, coins: Coins | None,
 ) -> None:  # fmt: skip
     """For criterions_under(). unreduced(*args, **kwargs) gave losses [units, ...] or [units · rows, ...], reduced(units, *args, **kwargs) gives [units].
     padded: how far the batch is padded may move them, also those of torch's own criterions. found: of the arguments. trace, coins: of the call, and before it."""
-    if losses.grad_fn is not None and (padded or not _is_of_torch(criterion)):
+    if losses.grad_fn is not None and (padded or not is_of_torch(criterion)):
         losses.grad_fn.metadata[_MARK] = Call(criterion, unreduced, args, kwargs, packing, batch_first, reduced, found, trace, losses.detach(), coins)
 
 
-def criterions_under(losses: torch.Tensor) -> list[Call]:
-    """Calls whose losses these follow from."""
-    return _under(losses, _MARK)
+def criterions_under(losses: torch.Tensor, goes_on: Callable[[Any], bool] = lambda node: True) -> list[Call]:
+    """Calls whose losses these follow from. goes_on: of nodes_under()."""
+    return _under(losses, _MARK, goes_on)
 
 
 def leave_own_losses_beside(losses: torch.Tensor) -> Any:
@@ -63,9 +63,9 @@ def own_losses_under(losses: torch.Tensor) -> list[Any]:
     return _under(losses, _OWN_LOSSES)
 
 
-def _under(losses: torch.Tensor, mark: str) -> list[Any]:
+def _under(losses: torch.Tensor, mark: str, goes_on: Callable[[Any], bool] = lambda node: True) -> list[Any]:
     """What was left beside those that these follow from."""
-    left = (node.metadata.get(mark) for node in nodes_under([losses], lambda node: node.metadata.get(mark) is None))
+    left = (node.metadata.get(mark) for node in nodes_under([losses], lambda node: node.metadata.get(mark) is None and goes_on(node)))
     return [each for each in left if each is not None]
 
 
@@ -74,7 +74,7 @@ class Call:
 
     def __init__(
         self, criterion: Any, unreduced: Callable[..., torch.Tensor], args: tuple, kwargs: dict, packing: Packing | None, batch_first: bool,
-        reduced: Callable[..., torch.Tensor], found: Finding, trace: Any, losses: torch.Tensor, coins: Coins,
+        reduced: Callable[..., torch.Tensor], found: Finding, trace: Any, losses: torch.Tensor, coins: Coins | None,
     ):  # fmt: skip
         self.criterion, self._unreduced, self._reduced = criterion, unreduced, reduced
         self._packing, self._batch_first, self._listed = packing, batch_first, found.listed if packing is None else frozenset()
@@ -97,7 +97,7 @@ class Call:
         if any(self._follows_padding(cut, len(axes[0].alone), device, pooled=pooled, places=places) for cut in cuts):
             return PADDED
         of_rows = chosen if self._packing is None else chosen[self._packing.unit_of_row]
-        if len(of_rows) == 0 or _is_of_torch(self.criterion):
+        if len(of_rows) == 0 or is_of_torch(self.criterion):
             return APART
         now = State(self.criterion if isinstance(self.criterion, nn.Module) else nn.Module(), device)
         state = now.before(self._coins, {})
@@ -340,9 +340,9 @@ def _rows_from(of_rows: torch.Tensor, source: torch.Tensor, units: int) -> torch
     return by_unit[source[of_rows], turn]
 
 
-def _is_of_torch(criterion: Any) -> bool:
+def is_of_torch(criterion: Any) -> bool:
     """And as it is."""
     return type(criterion) in _OF_TORCH and not ("forward" in vars(criterion) or criterion._forward_hooks or criterion._forward_pre_hooks)
 
 
-__all__ = ["Call", "criterions_under", "leave_call_beside", "leave_own_losses_beside", "own_losses_under"]
+__all__ = ["Call", "criterions_under", "is_of_torch", "leave_call_beside", "leave_own_losses_beside", "own_losses_under"]

@@ -32,7 +32,7 @@ from torch import nn
 from ...lost_ranks import answered
 from ..batch import Inputs
 from ..graph import nodes_under
-from ..provenance import functions_under
+from ..provenance import functions_under, of_no_forward
 from .criterions import criterions_under, own_losses_under
 from .found_lengths import VaryingLengths, find_lengths
 from .padded_gradients import PaddedGradients, outputs_under
@@ -79,7 +79,8 @@ class AttributionCheck:
         """Whether the model was as at no check (hooks, code, settings, functions that its code names, operations that a forward ran), or a criterion is set
         so, or the losses are formed of its outputs by functions that were in no loss that was checked, since what is computed may have changed."""
         set_anew, functions = self._seen.take_news(), functions_under(losses)
-        set_anew = self._seen.computes_anew(_alike(forwards), criterions_under(losses)) or set_anew
+        calls = criterions_under(losses, of_no_forward)  # what a model calls is of its forward
+        set_anew = self._seen.computes_anew(_alike(forwards), calls) or set_anew
         by_others = functions not in self._functions and len(self._functions) < _MOST_FUNCTIONS
         return bool(self._settled) and (set_anew or by_others or self._lengths.look_anew)
 

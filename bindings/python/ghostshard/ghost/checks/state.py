@@ -49,7 +49,7 @@ class State:
         return State(self._model, self._device)
 
     def before(self, coins: Coins | None, buffers: dict[tuple[int, str], tuple[torch.Tensor, torch.Tensor]]) -> State:
-        """The same, but for coins, if they are known, and these buffers of what they were and held before."""
+        """The same, but for coins, if they were noted, and these buffers of what they were and held before."""
         found = copy.copy(self)
         found._coins = coins or self._coins
         found._buffers = [(module, name, *buffers.get((id(module), name), (buffer, held))) for module, name, buffer, held in self._buffers]

@@ -116,18 +116,19 @@ def _marks(node: Any) -> list[Finding]:
     return node.metadata.get(_MARK, [])
 
 
-def _of_no_forward(node: Any) -> bool:
+def of_no_forward(node: Any) -> bool:
+    """A node of the graph that the loop or a criterion made."""
     return not any(each.forward for each in _marks(node))
 
 
 def under(values: list[torch.Tensor]) -> list[Finding]:
     """Of the forwards and criterions that these follow from."""
-    return [each for node in nodes_under(values, _of_no_forward) for each in _marks(node)]
+    return [each for node in nodes_under(values, of_no_forward) for each in _marks(node)]
 
 
 def functions_under(losses: torch.Tensor) -> frozenset[str]:
     """Names of the functions that formed them of the outputs of forwards."""
-    nodes = filter(_of_no_forward, nodes_under([losses], _of_no_forward))
+    nodes = filter(of_no_forward, nodes_under([losses], of_no_forward))
     return frozenset(node.name() for node in islice(nodes, _MOST_FUNCTIONS))
 
 
@@ -143,4 +144,4 @@ def may_train(losses: torch.Tensor, leaf: torch.Tensor, piece: Any = None, *, vo
     return any(leaf is each or (not each.requires_grad and lies_within(leaf, each)) for each in read)
 
 
-__all__ = ["Finding", "functions_under", "in_one_order", "is_not", "lists_own_entries", "mark", "may_train", "not_once", "refuse_list", "under", "wrong_output"]
+__all__ = ["Finding", "functions_under", "in_one_order", "is_not", "lists_own_entries", "mark", "may_train", "not_once", "of_no_forward", "refuse_list", "under", "wrong_output"]
