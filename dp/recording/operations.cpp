@@ -23,13 +23,15 @@ uint64_t mixed(uint64_t seed, uint64_t value) {
 }
 
 const std::unordered_set<std::string> kLaysOut{
-    "aten::view",       "aten::reshape",   "aten::flatten",   "aten::unflatten",
-    "aten::detach",     "aten::alias",     "aten::clone",     "aten::contiguous",
-    "aten::to",         "aten::copy_",     "aten::unsqueeze", "aten::squeeze",
-    "aten::expand",     "aten::expand_as", "aten::slice",     "aten::select",
-    "aten::transpose",  "aten::permute",   "aten::t",         "aten::movedim",
-    "aten::as_strided", "aten::empty",     "aten::view_as",   "aten::resolve_conj",
-    "aten::resolve_neg"};
+    "aten::view",        "aten::reshape",       "aten::flatten",   "aten::unflatten",
+    "aten::detach",      "aten::alias",         "aten::clone",     "aten::contiguous",
+    "aten::to",          "aten::copy_",         "aten::unsqueeze", "aten::squeeze",
+    "aten::expand",      "aten::expand_as",     "aten::slice",     "aten::select",
+    "aten::transpose",   "aten::permute",       "aten::t",         "aten::movedim",
+    "aten::as_strided",  "aten::empty",         "aten::view_as",   "aten::resolve_conj",
+    "aten::resolve_neg", "aten::zeros",         "aten::ones",      "aten::full",
+    "aten::zeros_like",  "aten::ones_like",     "aten::new_zeros", "aten::new_empty",
+    "aten::empty_like",  "aten::requires_grad_"};
 const std::unordered_set<std::string> kOfUnits{
     "aten::add",         "aten::add_",  "aten::sub",    "aten::mul",
     "aten::mul_",        "aten::div",   "aten::matmul", "aten::bmm",
@@ -124,7 +126,9 @@ std::string Trace::more_than(const Trace& other, bool of_units) const {
   for (const uint64_t each : operations) {
     if (of_units ? left.contains(each) : --left[each] >= 0) continue;
     const std::string name = known_names().name_of(each);
-    if (!name.empty() && !kLaysOut.contains(name) && !(of_units && kOfUnits.contains(name))) return name;
+    if (!name.empty() && !kLaysOut.contains(name) &&
+        !(of_units && (kOfUnits.contains(name) || name.find("::") == std::string::npos)))
+      return name;
   }
   return "";
 }

@@ -25,9 +25,9 @@ struct Trace {
   static constexpr int kWindow = 4;
   bool operator==(const Trace& other) const { return whole == other.whole; }
   // The name of an operation that ran more often than in the other trace; "": of none. Not those that only lay tensors
-  // out (views, copies), of which rules make their own. of_units: tensors that all units share were computed for each
-  // of them, by more operations of any kind, so that only one tells which the other trace has not at all, nor is
-  // theirs.
+  // out (views, copies) or hold no data, of which rules make their own. of_units: tensors that all units share were
+  // computed for each of them, by more operations of any kind, so that only one tells which the other trace has not at
+  // all, nor is theirs.
   std::string more_than(const Trace& other, bool of_units) const;
 };
 
