@@ -23,15 +23,13 @@ uint64_t mixed(uint64_t seed, uint64_t value) {
 }
 
 const std::unordered_set<std::string> kLaysOut{
-    "aten::view",        "aten::reshape",       "aten::flatten",   "aten::unflatten",
-    "aten::detach",      "aten::alias",         "aten::clone",     "aten::contiguous",
-    "aten::to",          "aten::copy_",         "aten::unsqueeze", "aten::squeeze",
-    "aten::expand",      "aten::expand_as",     "aten::slice",     "aten::select",
-    "aten::transpose",   "aten::permute",       "aten::t",         "aten::movedim",
-    "aten::as_strided",  "aten::empty",         "aten::view_as",   "aten::resolve_conj",
-    "aten::resolve_neg", "aten::zeros",         "aten::ones",      "aten::full",
-    "aten::zeros_like",  "aten::ones_like",     "aten::new_zeros", "aten::new_empty",
-    "aten::empty_like",  "aten::requires_grad_"};
+    "aten::view",       "aten::reshape",   "aten::flatten",   "aten::unflatten",
+    "aten::detach",     "aten::alias",     "aten::clone",     "aten::contiguous",
+    "aten::to",         "aten::copy_",     "aten::unsqueeze", "aten::squeeze",
+    "aten::expand",     "aten::expand_as", "aten::slice",     "aten::select",
+    "aten::transpose",  "aten::permute",   "aten::t",         "aten::movedim",
+    "aten::as_strided", "aten::empty",     "aten::view_as",   "aten::resolve_conj",
+    "aten::resolve_neg"};
 const std::unordered_set<std::string> kOfUnits{
     "aten::add",         "aten::add_",  "aten::sub",    "aten::mul",
     "aten::mul_",        "aten::div",   "aten::matmul", "aten::bmm",
@@ -94,7 +92,7 @@ class Building {
 
 struct OfThread {
   std::vector<Building> open;
-  int within = 0;  // operations under way: those that others are made of
+  int within = 0;  // operations under way of which no parts are noted
   at::CallbackHandle handle = at::INVALID_CALLBACK_HANDLE;
 };
 
@@ -107,16 +105,22 @@ bool travels(std::string_view name) {
   return name.starts_with("c10d") || name.starts_with("_c10d") || name.starts_with("fsdp::");
 }
 
+// A program's own operator, or function with a gradient of its own, may be written in Python, and go other ways itself.
+bool is_whole(std::string_view name) { return name.starts_with("aten::") || travels(name); }
+
 std::unique_ptr<at::ObserverContext> begins(const at::RecordFunction& operation) {
   auto& thread = of_thread();
-  if (thread.within++ > 0 || thread.open.empty() || thread.open.back().left_out > 0) return nullptr;
   const std::string_view name = operation.name();
+  const bool noted = thread.within == 0 && !thread.open.empty() && thread.open.back().left_out == 0;
+  if (is_whole(name)) ++thread.within;
   // What ranks send each other goes with what they hold of the weights already, not with what is computed.
-  if (!travels(name)) thread.open.back().add(known_names().number_of(name));
+  if (noted && !travels(name)) thread.open.back().add(known_names().number_of(name));
   return nullptr;
 }
 
-void ends(const at::RecordFunction& /*operation*/, at::ObserverContext* /*context*/) { --of_thread().within; }
+void ends(const at::RecordFunction& operation, at::ObserverContext* /*context*/) {
+  if (is_whole(operation.name())) --of_thread().within;
+}
 
 }  // namespace
 
@@ -126,9 +130,7 @@ std::string Trace::more_than(const Trace& other, bool of_units) const {
   for (const uint64_t each : operations) {
     if (of_units ? left.contains(each) : --left[each] >= 0) continue;
     const std::string name = known_names().name_of(each);
-    if (!name.empty() && !kLaysOut.contains(name) &&
-        !(of_units && (kOfUnits.contains(name) || name.find("::") == std::string::npos)))
-      return name;
+    if (!name.empty() && !kLaysOut.contains(name) && !(of_units && kOfUnits.contains(name))) return name;
   }
   return "";
 }

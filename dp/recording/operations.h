@@ -3,7 +3,8 @@
 // A check of a model holds for what it computed then. What sends a forward another way later (a flag beside the model,
 // an element of a set, an environment variable, a function of C's) need not be anywhere where a program can look. But a
 // forward that computes something else runs other operations, or as many in another order. So the names of those that
-// its thread dispatches are hashed, each one's own parts left out, and a forward with a new trace is checked anew.
+// its thread dispatches are hashed, without the parts that ATen makes its own of, and a forward with a new trace is
+// checked anew.
 //
 // Not seen: what changes by a tensor's values alone (rows that are taken by number), since the operations are the same.
 #pragma once
@@ -25,7 +26,7 @@ struct Trace {
   static constexpr int kWindow = 4;
   bool operator==(const Trace& other) const { return whole == other.whole; }
   // The name of an operation that ran more often than in the other trace; "": of none. Not those that only lay tensors
-  // out (views, copies) or hold no data, of which rules make their own. of_units: tensors that all units share were
+  // out (views, copies), of which rules make their own. of_units: tensors that all units share were
   // computed for each of them, by more operations of any kind, so that only one tells which the other trace has not at
   // all, nor is theirs.
   std::string more_than(const Trace& other, bool of_units) const;

@@ -45,6 +45,13 @@ def test_a_model_is_right_or_refused_as_documented(coverage, results, name):
     assert_covered(coverage.verdict_of(row), name, results["models"][name])
 
 
+def test_a_sharded_model_is_as_documented(coverage, results):
+    """A vision transformer and a speech model have parameters of their own beside blocks that are sharded apart."""
+    names = ["vit (ImageClassification): all parameters", "wav2vec2 (AudioClassification): all parameters"]
+    for name, found in coverage.sharded(names).items():
+        assert_covered(found, name, results["sharded"][name])
+
+
 def assert_stated(found: dict) -> None:
     assert found["kind"] in ("taken", "refused"), found
     assert found["stated"] >= found["executed"] * (1 - 1e-12), found

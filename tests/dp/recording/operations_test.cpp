@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <functional>
 #include <stdexcept>
@@ -40,6 +41,22 @@ TEST(Operations, AreTakenWithoutTheirParts) {
   const at::Tensor weight = at::ones({2, 3}), bias = at::ones({2});
   const auto of_rank = [&](const at::Tensor& x) { return trace_of([&] { at::linear(x, weight, bias); }); };
   EXPECT_EQ(of_rank(at::ones({4, 3})), of_rank(at::ones({4, 5, 3})));
+}
+
+// A program's own, whose code may go other ways.
+struct Own : torch::autograd::Function<Own> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x, bool mixes) {
+    return mixes ? x - x.mean(0) : x.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list g) {
+    return {g[0], at::Tensor()};
+  }
+};
+
+TEST(Operations, AreTakenWithTheirPartsWhereTheyAreAProgramsOwn) {
+  const at::Tensor x = at::ones({4, 3}).requires_grad_();
+  EXPECT_EQ(trace_of([&] { Own::apply(x, false); }), trace_of([&] { Own::apply(x, false); }));
+  EXPECT_FALSE(trace_of([&] { Own::apply(x, false); }) == trace_of([&] { Own::apply(x, true); }));
 }
 
 TEST(Operations, AreLeftOutBehindANumber) {

@@ -17,32 +17,46 @@ from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from private import hand_out
 from torch import nn
 from torch.distributed.fsdp import fully_shard
+from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 from ghostshard import FSDP2Wrapper, PrivacyEngine
 from ghostshard.ghost.checks.gradients import AttributionCheck
 
-AttributionCheck.again = AttributionCheck.more_calls = 0
 STEPS, FIRST = 6, 3  # FIRST: the step before which something is set
 event, forwards = threading.Event(), itertools.count()
 
 
-class Model(nn.Module):
+class Scaled(nn.Module):
+    """No rule computes it, so that its coins fall in another order."""
+
     def __init__(self):
         super().__init__()
+        self.scale = nn.Parameter(torch.ones(8))
+
+    def forward(self, h):
+        return functional.dropout(h * self.scale, 0.3)
+
+
+class Model(nn.Module):
+    """places: a parameter of its own, beside layers that are sharded apart."""
+
+    def __init__(self, *, places: bool):
+        super().__init__()
         self.first, self.second, self.last = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+        self.places, self.scaled = (nn.Parameter(torch.randn(8)), Scaled()) if places else (0, nn.Identity())
 
     def forward(self, x):
         next(forwards)
-        h = self.second(self.first(x).relu()).tanh()
+        h = self.scaled(self.second(self.first(x).relu()).tanh() + self.places)
         return self.last(h + 0.5 * h.detach().mean(0) if event.is_set() else h)
 
 
 def train(kind: str, before, after_forward=lambda: None) -> None:
     torch.manual_seed(3)
-    model = Model()
+    model = Model(places=kind == "by block")
     if kind == "by block":
-        for block in (model.first, model.second, model):
+        for block in (model.first, model.second, model.scaled, model):
             fully_shard(block)
     else:
         model = FSDP2Wrapper(model) if kind == "sharded" else DifferentiallyPrivateDistributedDataParallel(model)
@@ -84,6 +98,7 @@ def said(scenario) -> str:
 
 def main() -> None:
     warnings.simplefilter("ignore")
+    AttributionCheck.again = AttributionCheck.more_calls = 0
     dist.init_process_group("gloo")
     found: dict = {}
     for kind in ("sharded", "by block", "replicas"):

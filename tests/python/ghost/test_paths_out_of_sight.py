@@ -160,6 +160,32 @@ def test_a_function_with_another_default():
     by_default.__defaults__ = (False,)
 
 
+class OwnFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, h):
+        return mix(h) if event.is_set() else h.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+@torch.library.custom_op("ghostshard_tests::own_operator", mutates_args=())
+def own_operator(h: torch.Tensor) -> torch.Tensor:
+    return OwnFunction.forward(None, h)
+
+
+own_operator.register_autograd(OwnFunction.backward)
+
+
+@pytest.mark.parametrize("act", [OwnFunction.apply, own_operator], ids=["a function", "an operator"])
+@pytest.mark.parametrize("put_back", [False, True], ids=["for good", "for a forward"])
+def test_within_what_has_a_gradient_of_its_own(act, put_back):
+    with pytest.raises(RuntimeError, match=PUT_BACK if put_back else NEVER):
+        train(Model(act), lambda step: event.set() if step >= FIRST else None, event.clear if put_back else lambda: None)
+    event.clear()
+
+
 # What a model computes otherwise without harm ---------------------------------------------------------------------------
 
 

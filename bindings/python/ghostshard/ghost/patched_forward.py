@@ -19,6 +19,7 @@ from .rules.layer import time_first
 from .settled import is_copied, of_all, of_copies, settled, settled_arguments
 from .shared import Shared, plain, shared
 from .tensor_trees import mapped, tensors_in
+from .traces import left_out
 
 _NO_GRAPH = (
     " (Nothing before this layer trains, so that no graph shows whose its rows are. If the model flattens them in their order, as windows of pictures are, give it one: register on the frozen "
@@ -86,8 +87,9 @@ class PatchedForward:
             return output
         if type(output) is not torch.Tensor or output.requires_grad or not output.is_floating_point() or output.shape[:1] != first.shape[:1]:
             return output
-        parts = layer.parts(first)
-        return output if parts == 1 else InOrder.apply(anchor(), layer.folded(output, parts)).flatten(0, 1)
+        with left_out():
+            parts = layer.parts(first)
+            return output if parts == 1 else InOrder.apply(anchor(), layer.folded(output, parts)).flatten(0, 1)
 
     def _refuse_other_code(self) -> None:
         """RuntimeError if the layer is of another class than its rule was chosen for."""

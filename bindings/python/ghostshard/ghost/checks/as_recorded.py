@@ -63,8 +63,6 @@ def _computes_less(repeat: Any, before: Sequence[Any]) -> bool:
     for each in before:
         each.again()
     outputs = [each.detach() for each in contents(repeat.once(*repeat.inputs.args, **repeat.inputs.kwargs))]
-    if repeat.communicates and _is_kept(ran) and ran.made > 0:
-        return False  # made again without gradients alone, where rules run operations of their own
     if not _is_kept(ran) or not ran.trace.more_than(repeat.trace(), of_units=ran.made > 0):
         return False
     rows = units if repeat.inputs.packing is None else repeat.inputs.packing.rows

@@ -80,7 +80,7 @@ class AttributionCheck:
         so, or the losses are formed of its outputs by functions that were in no loss that was checked, since what is computed may have changed."""
         set_anew, functions = self._seen.take_news(), functions_under(losses)
         calls = criterions_under(losses, of_no_forward)  # what a model calls is of its forward
-        set_anew = self._seen.computes_anew(_alike(forwards), calls) or set_anew
+        set_anew = self._seen.computes_anew([each for each in forwards if _kind(each) == _kind(forwards[-1])], calls) or set_anew
         by_others = functions not in self._functions and len(self._functions) < _MOST_FUNCTIONS
         return bool(self._settled) and (set_anew or by_others or self._lengths.look_anew)
 
@@ -197,9 +197,8 @@ class AttributionCheck:
 
     def _some_of(self, repeats: list[Repeat], units: int, *, packed: bool, seed: int) -> list[Repeat]:
         """As many on every rank: the last forward, and some of those before it, which may go other ways (a second tower, a flag)."""
-        alike = {id(each) for each in _alike([each.inputs for each in repeats])[:-1]}
-        earlier = [each for each in repeats if id(each.inputs) in alike]
-        earlier = random.Random(seed).sample(earlier, min(_MOST_EARLIER, len(earlier)))
+        alike = [each for each in repeats[:-1] if _kind(each.inputs) == (units, packed)]
+        earlier = random.Random(seed).sample(alike, min(_MOST_EARLIER, len(alike)))
         most = self._highest([len(earlier)])[0]
         return [*earlier, *repeats[-1:] * (most - len(earlier)), *repeats[-1:]]
 
@@ -291,10 +290,9 @@ class AttributionCheck:
         return of_all.tolist()
 
 
-def _alike(forwards: Sequence[Inputs]) -> list[Inputs]:
-    """Of a microbatch's forwards those that are looked at together: of as many units as the last, packed or not as it is."""
-    kinds = [(each.units, each.packing is not None) for each in forwards]
-    return [each for each, kind in zip(forwards, kinds) if kind == kinds[-1]]
+def _kind(forward: Inputs) -> tuple[int, bool]:
+    """Of a microbatch's forwards those of one kind are looked at together."""
+    return forward.units, forward.packing is not None
 
 
 def _half_of(units: int, seed: int) -> set[int]:

@@ -12,6 +12,7 @@ from ..layout import original_class
 from ..recording import anchor
 from ..shared import plain, shared
 from ..tensor_trees import mapped, tensors_in
+from ..traces import left_out
 from .layer import Layer, local, same_output
 from .one_by_one import Buffers, Coins
 
@@ -34,14 +35,16 @@ def beside_children(layer: Layer, *args: Any, **kwargs: Any) -> Any:
     for name, number in layer.numbers.items():
         if own[name].requires_grad:
             layer.session.count_use(number)
-            places[name] = shared(_OfEachUnit.apply(anchor(), layer, name, units))  # found before the parameter of this name
+            with left_out():
+                places[name] = shared(_OfEachUnit.apply(anchor(), layer, name, units))  # found before the parameter of this name
     try:
         output = layer.original(*args, **kwargs)
     finally:
         for name in layer.numbers:
             places.pop(name, None)
     if not layer.compared:
-        _compare(layer, output, args, kwargs, device, tossed=coins.tossed())
+        with left_out():
+            _compare(layer, output, args, kwargs, device, tossed=coins.tossed())
     return output
 
 
