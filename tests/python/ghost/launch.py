@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from program import free_port
@@ -49,6 +50,13 @@ def run_ranks(script: Path, ranks: int, *arguments: str) -> None:
     assert done["code"] != 124, f"{script.name} on {ranks} ranks took over {TIME_LIMIT} s; it had said:\n{done['said'][-4000:]}"
     said = "\n".join(line for line in done["said"].splitlines() if "Extension modules:" not in line)
     assert done["code"] == 0, said if len(said) < 8000 else f"{said[:4000]}\n…\n{said[-4000:]}"
+
+
+def results_of_ranks(script: str, ranks: int, folder: Path) -> Any:
+    """What a script of this folder writes into the file that it gets, in JSON."""
+    file = folder / "results.json"
+    run_ranks(HERE / script, ranks, str(file))
+    return json.loads(file.read_text())
 
 
 def run_under_torchrun(script: Path, ranks: int, *arguments: str) -> str:

@@ -1,17 +1,14 @@
 """What ranks bring together of their batches by torch.distributed is for people alone; and ranks set what forms their losses alike."""
 
-import json
 
 import pytest
 from brought_together_main import GO_ON, REFUSED, UNLIKE
-from launch import HERE, run_ranks
+from launch import results_of_ranks
 
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory):
-    file = tmp_path_factory.mktemp("brought") / "results.json"
-    run_ranks(HERE / "brought_together_main.py", 2, str(file))
-    return json.loads(file.read_text())
+    return results_of_ranks("brought_together_main.py", 2, tmp_path_factory.mktemp("brought"))
 
 
 BY_READS = {

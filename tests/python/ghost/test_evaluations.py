@@ -1,10 +1,9 @@
 """An evaluation wherever a loop may have one: it changes no step, and no step changes it."""
 
-import json
 
 import pytest
 import torch
-from launch import HERE, run_ranks
+from launch import results_of_ranks
 from private_run import prescribe
 from torch import nn
 from torch.nn import functional as F
@@ -67,9 +66,7 @@ def test_an_evaluations_score_is_the_models():
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory):
-    file = tmp_path_factory.mktemp("evaluations") / "results.json"
-    run_ranks(HERE / "evaluations_main.py", 2, str(file))
-    return json.loads(file.read_text())
+    return results_of_ranks("evaluations_main.py", 2, tmp_path_factory.mktemp("evaluations"))
 
 
 @pytest.mark.parametrize("mode", ["eval", "train"])

@@ -1,9 +1,8 @@
 """Blocks stay gathered in a logical batch, and a step's weights are those of the next forward, whatever was evaluated before it."""
 
-import json
 
 import pytest
-from launch import HERE, run_ranks
+from launch import results_of_ranks
 
 # Outputs of magnitude 10 or less of three layers of at most eight products each: some 30 roundings of 2^-24.
 TOLERANCE = 10 * 30 * 2**-24
@@ -11,9 +10,7 @@ TOLERANCE = 10 * 30 * 2**-24
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
-    file = tmp_path_factory.mktemp("gathered") / "results.json"
-    run_ranks(HERE / "gathered_main.py", 2, str(file))
-    return json.loads(file.read_text())
+    return results_of_ranks("gathered_main.py", 2, tmp_path_factory.mktemp("gathered"))
 
 
 @pytest.mark.parametrize("kept", ["unsaid", "freed", "kept"])

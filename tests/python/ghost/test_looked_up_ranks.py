@@ -3,10 +3,9 @@
 Otherwise a rank waits for minutes, which ends the script by its time limit.
 """
 
-import json
 
 import pytest
-from launch import HERE, run_ranks
+from launch import results_of_ranks
 
 MIXED = "outputs changed with the inputs of others"
 SENTENCES = {
@@ -18,9 +17,7 @@ SENTENCES = {
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory):
-    file = tmp_path_factory.mktemp("looked_up") / "results.json"
-    run_ranks(HERE / "looked_up_main.py", 2, str(file))
-    return json.loads(file.read_text())
+    return results_of_ranks("looked_up_main.py", 2, tmp_path_factory.mktemp("looked_up"))
 
 
 @pytest.mark.parametrize("kind", ["sharded", "replicas"])

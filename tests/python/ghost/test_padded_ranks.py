@@ -1,10 +1,9 @@
 """How far a batch is padded is looked at on several ranks, too, where a forward gathers weights: what one rank's batch shows, all refuse, and
 nobody waits for a rank whose batch shows nothing."""
 
-import json
 
 import pytest
-from launch import HERE, run_ranks
+from launch import results_of_ranks
 
 PADDED = "how far a batch is padded follows from its longest example"
 SENTENCES = {
@@ -20,9 +19,7 @@ SENTENCES = {
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory):
-    file = tmp_path_factory.mktemp("padded") / "results.json"
-    run_ranks(HERE / "padded_main.py", 2, str(file))
-    return json.loads(file.read_text())
+    return results_of_ranks("padded_main.py", 2, tmp_path_factory.mktemp("padded"))
 
 
 @pytest.mark.parametrize("kind", ["sharded", "replicas"])

@@ -1,9 +1,8 @@
 """A path that opens in a model of several ranks, seen by the operations that it runs: all ranks end with a sentence, and what FSDP2 gathers counts for nothing."""
 
-import json
 
 import pytest
-from launch import HERE, run_ranks
+from launch import results_of_ranks
 from paths_main import SCENARIOS, STEPS
 
 NEVER, PUT_BACK = "an example's output must not", "is another than it was in the forward of this batch"
@@ -11,9 +10,7 @@ NEVER, PUT_BACK = "an example's output must not", "is another than it was in the
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory):
-    file = tmp_path_factory.mktemp("paths") / "results.json"
-    run_ranks(HERE / "paths_main.py", 2, str(file))
-    return json.loads(file.read_text())
+    return results_of_ranks("paths_main.py", 2, tmp_path_factory.mktemp("paths"))
 
 
 @pytest.mark.parametrize("kind", ["sharded", "by block", "replicas"])

@@ -3,10 +3,9 @@
 Without the sentence a rank waits for minutes, which ends the script by its time limit.
 """
 
-import json
 
 import pytest
-from launch import HERE, run_ranks
+from launch import results_of_ranks
 
 SECONDS = 10  # of a scenario, the steps before included: far below one if the machine is not busy
 APART = "the ranks are not at the same place of the run"
@@ -17,9 +16,7 @@ WRITTEN = "0.weight' is not what the last step of the private optimizer made of 
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory):
-    file = tmp_path_factory.mktemp("together") / "results.json"
-    run_ranks(HERE / "together_main.py", 2, str(file))
-    return json.loads(file.read_text())
+    return results_of_ranks("together_main.py", 2, tmp_path_factory.mktemp("together"))
 
 
 # name: what each rank says

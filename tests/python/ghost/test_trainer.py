@@ -1,11 +1,10 @@
 """Hugging Face's Trainer: the plain one makes a loader of its own and is refused; the one of docs/python.md is right."""
 
-import json
 import re
 
 import pytest
 import torch
-from launch import HERE, run_ranks
+from launch import results_of_ranks
 from torch.utils.data import DataLoader
 
 from ghostshard import PrivacyEngine
@@ -110,9 +109,7 @@ def test_a_number_of_all_labels_that_a_model_names_is_followed():
 
 @pytest.fixture(scope="module")
 def on_two_ranks(tmp_path_factory):
-    file = tmp_path_factory.mktemp("ranks") / "results.json"
-    run_ranks(HERE / "trainer_ranks_main.py", 2, str(file))
-    return json.loads(file.read_text())
+    return results_of_ranks("trainer_ranks_main.py", 2, tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.parametrize("formed_by", ["the model", "the criterion"])
