@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from ghostshard import PrivacyEngine
+from ghostshard import PrivacyEngine, _native
 
 N, STEPS, FIRST = 64, 6, 3  # FIRST: the step before which something is set
 X = torch.randn(N, 6, generator=torch.Generator().manual_seed(0))
@@ -248,6 +248,28 @@ def test_other_forwards_say_nothing_of_it():
     other, model = Model(mix), Model(nn.ReLU())
     module = functools.partial(other, X[:4])
     assert forwards_of(lambda: train(model, lambda _: module())) == STEPS + forwards_of(lambda: train(Model(nn.ReLU())))
+
+
+def test_a_forward_that_is_interrupted_leaves_nothing_open():
+    native, interrupted = _native.load("engine"), []
+
+    def act(h):
+        if len(interrupted) == 1:
+            interrupted.append(True)
+            raise KeyboardInterrupt
+        return h.relu()
+
+    model = Model(act)
+
+    def twice(step):
+        if step == 1:
+            interrupted.append(True)
+            with pytest.raises(KeyboardInterrupt):
+                model(X[:4])
+
+    train(model, twice)
+    with pytest.raises(RuntimeError, match="without begin_trace"):
+        native.end_trace()
 
 
 def test_a_model_within_the_forward_of_another():

@@ -45,7 +45,7 @@ def _idle_patches() -> PatchedModel:
     idle._engine = idle._transformer = idle._given = idle.own_loss = None
     idle.repeating = False
     idle._batch_first = True
-    idle._uncompiled = idle._traced = 0
+    idle._uncompiled, idle._traced = 0, False
     return idle
 
 
@@ -87,7 +87,7 @@ class PatchedModel:
         self.repeating = self._divided = self._keeps = False
         self.trace: Any = None  # of the forward that was repeated last
         self._uncompiled = 0  # forwards under way of which compiled parts run as they were written
-        self._traced = 0  # forwards under way whose operations are noted
+        self._traced = False  # the operations of a forward under way are noted
         self._looked_on, self._marks = 0, None  # recorded forwards whose attributes were compared, and what they were before the one at hand
         self._handles: list = []
         self._patched: list[nn.Module] = []
@@ -208,15 +208,14 @@ class PatchedModel:
         self._native.go_on()
 
     def _begin_trace(self) -> None:
+        self._end_trace()  # of a forward that an interrupt ended: no hook came after it
         if not torch.compiler.is_compiling():
             self._native.begin_trace()
-            self._traced += 1
+            self._traced = True
 
     def _end_trace(self) -> Any:
-        if not self._traced:
-            return None
-        self._traced -= 1
-        return self._native.end_trace()
+        traced, self._traced = self._traced, False
+        return self._native.end_trace() if traced else None
 
     def _read_arguments(self, args: tuple, kwargs: dict, owning: Collection[str], compiled: bool) -> tuple[tuple, dict]:
         engine = self._engine
