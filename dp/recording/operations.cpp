@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <stdexcept>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -81,7 +81,8 @@ class Building {
     return {.whole = whole_, .windows = std::move(windows_), .operations = std::move(operations_)};
   }
 
-  int left_out = 0;  // calls of leave_out() that are open
+  int left_out = 0;     // calls of leave_out() that are open
+  uint64_t number = 0;  // of the trace
 
  private:
   uint64_t whole_ = 0;
@@ -135,21 +136,23 @@ std::string Trace::more_than(const Trace& other, bool of_units) const {
   return "";
 }
 
-void begin_trace() {
+uint64_t begin_trace() {
+  static std::atomic<uint64_t> begun = 0;
   auto& thread = of_thread();
   if (thread.open.empty()) {
     thread.within = 0;
     thread.handle =
         at::addThreadLocalCallback(at::RecordFunctionCallback(&begins, &ends).scopes({at::RecordScope::FUNCTION}));
   }
-  thread.open.emplace_back();
+  return thread.open.emplace_back().number = ++begun;
 }
 
-Trace end_trace() {
+std::optional<Trace> end_trace(uint64_t number) {
   auto& thread = of_thread();
-  if (thread.open.empty()) throw std::logic_error("end_trace() without begin_trace()");
-  Trace trace = std::move(thread.open.back()).done();
-  thread.open.pop_back();
+  const auto found = std::ranges::find(thread.open, number, &Building::number);
+  if (found == thread.open.end()) return std::nullopt;
+  Trace trace = std::move(*found).done();
+  thread.open.erase(found, thread.open.end());
   if (thread.open.empty()) at::removeCallback(thread.handle);
   return trace;
 }

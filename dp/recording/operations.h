@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -32,10 +33,11 @@ struct Trace {
   std::string more_than(const Trace& other, bool of_units) const;
 };
 
-// begin_trace() within a trace begins an inner one, of which the outer one sees nothing. Some 0.1 µs for an operation.
-void begin_trace();
-// std::logic_error if none was begun on this thread.
-Trace end_trace();
+// Gives the trace's number, which no other has. begin_trace() within a trace begins an inner one, of which the outer
+// one sees nothing. Some 0.1 µs for an operation.
+uint64_t begin_trace();
+// Ends those within it, too, that an interrupt left open. Nothing if it is not open on this thread.
+std::optional<Trace> end_trace(uint64_t number);
 
 // Until go_on() the operations of this thread's innermost trace are left out, and this number stands for them: a
 // layer's rule computes the same by other operations than the layer. 0: nothing does. Calls nest, and the outermost

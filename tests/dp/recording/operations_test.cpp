@@ -6,16 +6,15 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <functional>
-#include <stdexcept>
 #include <thread>
 
 namespace ghostshard::tests {
 namespace {
 
 dp::Trace trace_of(const std::function<void()>& forward) {
-  dp::begin_trace();
+  const uint64_t number = dp::begin_trace();
   forward();
-  return dp::end_trace();
+  return dp::end_trace(number).value();
 }
 
 TEST(Operations, TellWhatIsComputedByNamesAndOrder) {
@@ -97,7 +96,22 @@ TEST(Operations, OfOtherThreadsAreNotSeen) {
   const at::Tensor x = at::ones({4});
   const auto nothing = trace_of([] {});
   EXPECT_EQ(nothing, trace_of([&] { std::thread([&] { at::exp(x); }).join(); }));
-  EXPECT_THROW(dp::end_trace(), std::logic_error);
+  const uint64_t number = dp::begin_trace();
+  std::thread([&] { EXPECT_FALSE(dp::end_trace(number).has_value()); }).join();
+  EXPECT_EQ(nothing, dp::end_trace(number));
+  EXPECT_FALSE(dp::end_trace(number).has_value());
+}
+
+TEST(Operations, OfTracesThatNobodyEndedEndWithTheOuterOne) {
+  const at::Tensor x = at::ones({4});
+  const auto alone = trace_of([&] { at::exp(x); });
+  uint64_t inner = 0;
+  EXPECT_EQ(alone, trace_of([&] {
+              at::exp(x);
+              inner = dp::begin_trace();  // an interrupt ends its forward
+              at::tanh(x);
+            }));
+  EXPECT_FALSE(dp::end_trace(inner).has_value());
 }
 
 TEST(Operations, OfManyOrdersAreKnownByWindows) {

@@ -92,8 +92,10 @@ def test_a_call_within_anothers_forward_is_refused(deed):
     there = run.model.there = threading.Event()
     thread, errors = in_a_thread(lambda: run.step(x, y))
     assert there.wait(60)
+    in_forward = run.engine._ghost.in_forward
     with pytest.raises(RuntimeError, match="a private run is one thread's at a time"):
         DEEDS[deed](run, batches, loss)
+    assert run.engine._ghost.in_forward == in_forward  # the other's
     run.model.go_on.set()
     thread.join()
     assert not errors and run.engine.accountant.history == [(1.0, BATCH / N, 2)]

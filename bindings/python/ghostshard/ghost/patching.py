@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from .. import _native
-from . import batch, packing, uncompiled
+from . import batch, packing
 from .adapters import adapters_are_off
 from .checks.as_recorded import Ran
 from .checks.criterions import leave_own_losses_beside
@@ -33,6 +33,7 @@ from .settled import as_output
 from .spec_augment import masking, refuse_masks, refuse_noise
 from .tensor_trees import mapped, tensors_in
 from .transformers_losses import logits_of
+from .uncompiled import Held
 
 _TOKEN = "ghostshard: forward"
 _LOOKED_ON = 3  # forwards: a model that keeps something does so from the first on
@@ -45,7 +46,7 @@ def _idle_patches() -> PatchedModel:
     idle._engine = idle._transformer = idle._given = idle.own_loss = None
     idle.repeating = False
     idle._batch_first = True
-    idle._uncompiled, idle._traced = 0, False
+    idle._uncompiled, idle._traced = Held(), 0
     return idle
 
 
@@ -86,8 +87,8 @@ class PatchedModel:
         self._padding: tuple = ()  # of the last forward's examples
         self.repeating = self._divided = self._keeps = False
         self.trace: Any = None  # of the forward that was repeated last
-        self._uncompiled = 0  # forwards under way of which compiled parts run as they were written
-        self._traced = False  # the operations of a forward under way are noted
+        self._uncompiled = Held()  # within a forward, of which compiled parts run as they were written
+        self._traced = 0  # the number of its operations' trace, if a forward is under way
         self._looked_on, self._marks = 0, None  # recorded forwards whose attributes were compared, and what they were before the one at hand
         self._handles: list = []
         self._patched: list[nn.Module] = []
@@ -191,10 +192,10 @@ class PatchedModel:
 
     def _meet(self, _module: nn.Module, args: tuple, kwargs: dict) -> tuple | None:
         engine = self._engine
-        if engine is not None and (engine.recording or self.repeating):
-            self._uncompiled += uncompiled.begin()
         if engine is not None and not torch.compiler.is_compiling():
             engine.run.thread.check()
+        if engine is not None and (engine.recording or self.repeating):
+            self._uncompiled.take()
         if engine is not None and not self.repeating:
             if not torch.compiler.is_compiling():
                 engine.run.thread.begin_forward()
@@ -210,12 +211,11 @@ class PatchedModel:
     def _begin_trace(self) -> None:
         self._end_trace()  # of a forward that an interrupt ended: no hook came after it
         if not torch.compiler.is_compiling():
-            self._native.begin_trace()
-            self._traced = True
+            self._traced = self._native.begin_trace()
 
     def _end_trace(self) -> Any:
-        traced, self._traced = self._traced, False
-        return self._native.end_trace() if traced else None
+        traced, self._traced = self._traced, 0
+        return self._native.end_trace(traced) if traced else None
 
     def _read_arguments(self, args: tuple, kwargs: dict, owning: Collection[str], compiled: bool) -> tuple[tuple, dict]:
         engine = self._engine
@@ -288,9 +288,9 @@ class PatchedModel:
         return (given.args, given.kwargs) if given.handed is None else (given.handed.args, given.handed.kwargs)
 
     def _after_forward(self, _module: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
-        if self._uncompiled:
-            self._uncompiled -= 1
-            uncompiled.end()
+        if self._engine is not None and not torch.compiler.is_compiling() and self._engine.run.thread.is_anothers():
+            return output  # of a call that was refused: this hook is always called
+        self._uncompiled.let_go()
         trace = self._end_trace()
         if self.repeating:
             self.trace = trace

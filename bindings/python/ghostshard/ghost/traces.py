@@ -19,11 +19,11 @@ class Traced:
 def traced() -> Iterator[Traced]:
     """All that this thread runs within."""
     found, native = Traced(), _native.load("engine")
-    native.begin_trace()
+    number = native.begin_trace()
     try:
         yield found
     finally:
-        found.of = native.end_trace()
+        found.of = native.end_trace(number)
 
 
 @contextmanager

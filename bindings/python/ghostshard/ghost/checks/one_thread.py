@@ -28,6 +28,11 @@ class OneThread:
         with self._lock:
             self._refuse_another(threading.current_thread())
 
+    def is_anothers(self) -> bool:
+        """Whether check() would raise."""
+        holder, me = self._holder, threading.current_thread()
+        return holder is not None and holder is not me and holder.is_alive() and torch._C._current_graph_task_id() == -1
+
     @contextmanager
     def within(self, what: str) -> Iterator[None]:
         """A call that no other thread may enter. RuntimeError if another is within one."""
