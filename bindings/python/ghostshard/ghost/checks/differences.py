@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 # Rows of a matrix product follow from their own inputs alone, bit for bit on most machines. On others they may differ by this
@@ -73,25 +75,28 @@ def nearest(moved: torch.Tensor) -> torch.Tensor:
 
 def differ(one: list[Rows], two: list[Rows], rows: torch.Tensor, *, eps: float = 0.0) -> bool:
     """In some tensor, in whatever way its rows are read. eps: of what they were computed in, if that is rougher than their own."""
-    for (last_of_a, *a_ways), (last_of_b, *b_ways) in zip(one, two):
-        if len(a_ways) == len(b_ways) and all(_others(a, b, last_of_a == last_of_b, rows, eps) for a, b in zip(a_ways, b_ways)):
-            return True
-    return False
+    return how_far(one, two, rows, eps=eps) > 1
 
 
-def _others(a: torch.Tensor, b: torch.Tensor, same_last: bool, rows: torch.Tensor, eps: float) -> bool:
+def how_far(one: list[Rows], two: list[Rows], rows: torch.Tensor, *, eps: float = 0.0) -> float:
+    """The largest difference, in units of what differ() takes for none."""
+    ways = ((last_a == last_b, zip(of_a, of_b)) for (last_a, *of_a), (last_b, *of_b) in zip(one, two) if len(of_a) == len(of_b))
+    return max((min(_distance(a, b, same_last, rows, eps) for a, b in pairs) for same_last, pairs in ways), default=0.0)
+
+
+def _distance(a: torch.Tensor, b: torch.Tensor, same_last: bool, rows: torch.Tensor, eps: float) -> float:
     if a.dim() != b.dim():
-        return True
+        return math.inf
     if not same_last and _DIRECTIONS in (a.shape[-1], b.shape[-1]):
-        return False  # attention over cut lengths: products with other vectors
+        return 0.0  # attention over cut lengths: products with other vectors
     # A model that cuts its batch to the longest example gives outputs of other extents: their common part must stay.
     common = tuple(slice(0, min(size)) for size in zip(a.shape, b.shape))
     a, b = a[common][rows.to(a.device)], b[common][rows.to(b.device)]
     if a.numel() == 0:
-        return False
-    largest = torch.where(torch.isfinite(a), a, 0).abs().max().double()
-    near = (a.double() - b.double()).abs() <= largest * max(_LEAST_CHANGE, 8 * torch.finfo(a.dtype).eps, 8 * eps)
-    return not bool((near | (a == b) | (a.isnan() & b.isnan())).all())
+        return 0.0
+    near = torch.where(torch.isfinite(a), a, 0).abs().max().double() * max(_LEAST_CHANGE, 8 * torch.finfo(a.dtype).eps, 8 * eps)
+    distances = ((a.double() - b.double()).abs() / near).nan_to_num(nan=math.inf, posinf=math.inf)
+    return float(torch.where((a == b) | (a.isnan() & b.isnan()), 0, distances).max())
 
 
-__all__ = ["Rows", "differ", "dim_of_rows", "narrowed", "nearest", "on_a_log_scale", "rows_of"]
+__all__ = ["Rows", "differ", "dim_of_rows", "how_far", "narrowed", "nearest", "on_a_log_scale", "rows_of"]

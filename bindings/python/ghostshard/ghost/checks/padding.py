@@ -27,13 +27,14 @@ from ..listed import picked
 from ..provenance import Drawn
 from ..provenance.opened import contents
 from ..tensor_trees import tensors_in
-from .differences import differ, dim_of_rows, on_a_log_scale
+from .differences import dim_of_rows, how_far, on_a_log_scale
 from .without_coins import without_coins
 
 _NEAR = 2  # places by which a loop shortens or lengthens a sequence
 _SHIFTS = (0, -1, 1, -2)  # of a sequence that predicts its next element, or has one more at its beginning
 _OWN_LOSSES = -1  # their number among outputs
 _HALF, _SHORTEST = 0, 1  # of an axis's cuts
+_AS_FAR = 16.0  # times: two random roundings are no bound of what another order of a sum does
 _MARGIN = 2  # places at an example's end that also see what comes after it, where several make one
 
 
@@ -95,9 +96,13 @@ class Cut:
 
     def differs(self, whole: list[torch.Tensor], shorter: list[torch.Tensor], eps: float = 0.0) -> bool:
         """Whether rows [units, ...] of both are others, at places that a unit would have alone."""
+        return self.how_far(whole, shorter, eps) > 1
+
+    def how_far(self, whole: list[torch.Tensor], shorter: list[torch.Tensor], eps: float = 0.0) -> float:
+        """The largest difference of theirs (differences.py)."""
         pairs = [found for pair in zip(whole, shorter) if (found := self._at_own_places(*pair)) is not None]
         everybody = torch.ones(len(self.units), dtype=torch.bool)
-        return differ([(0, one) for one, _ in pairs], [(0, two) for _, two in pairs], everybody, eps=eps)
+        return how_far([(0, one) for one, _ in pairs], [(0, two) for _, two in pairs], everybody, eps=eps)
 
     def places_of(self, whole: torch.Tensor, shorter: torch.Tensor) -> list[Places] | None:
         """None if it is not known which places belong together."""
@@ -218,7 +223,7 @@ def is_padded(repeat: Any, before: Sequence[Any], highest: Callable[[list[int]],
         # A model that does not take so few places tells nothing.
         moved = bool(repeat.tried(lambda which=which: _outputs_follow(repeat, before, number, which), 3))
         if highest([moved])[0]:
-            by_coins = repeat.tried(lambda which=which: _coins_move_outputs(repeat, before, number, which), 6)
+            by_coins = repeat.tried(lambda which=which: _coins_move_outputs(repeat, before, number, which), 7)
             if highest([moved and by_coins is False])[0]:
                 return True
     return False
@@ -256,14 +261,19 @@ def _note_places(inputs: Any, cut: Cut, as_given: Mapping[int, torch.Tensor], sh
 
 
 def _coins_move_outputs(repeat: Any, before: Sequence[Any], number: int, which: int) -> bool:
-    """Whether outputs of these units are others with other coins, which may be rare (a word in a hundred that is left out), or if values are rounded
-    another way, which saturated attention in 16 bits may blow up to any size: sums over other extents are. Six forwards."""
+    """Whether outputs of these units are others with other coins, which may be rare (a word in a hundred that is left out), or move as far if values are
+    rounded another way, which saturated attention in 16 bits may blow up to any size: sums over other extents are. Seven forwards."""
     cut, fit = _cut_and_fit(repeat, number, which)
     with without_coins(repeat.model) as computed:
         as_given, *others = (list(_outputs(repeat, before, cut, fit, coins=coins).values()) for coins in (0, 2, 3, 4))
+        short = list(_outputs(repeat, before, cut, fit, shorter=True).values())
         with computed.rounded_otherwise():
             rounded = [list(_outputs(repeat, before, cut, fit).values()) for _ in range(2)]
-    return cut is not None and (any(cut.differs(as_given, each) for each in others) or any(cut.differs(as_given, each, computed.eps) for each in rounded))
+    if cut is None:
+        return False
+    by_rounding = max(cut.how_far(as_given, each, computed.eps) for each in rounded)
+    as_far = by_rounding > 1 and _AS_FAR * by_rounding >= cut.how_far(as_given, short, computed.eps)
+    return as_far or any(cut.differs(as_given, each) for each in others)
 
 
 def settled_axes(repeats: Sequence[Any]) -> set[tuple[int, int]]:
