@@ -71,9 +71,10 @@ class Recorded:
             self._seen = args[0].reshape(-1, args[0].shape[-1])[:, 0].round().int().tolist()
 
     def _backward(self, losses: torch.Tensor) -> None:
+        seen = self._seen  # checks within the backward make forwards of their own
         self._own[0](losses)
-        joined = len(set(self._seen)) == len(losses)  # units= joins rows of one example
-        self._kept.update(set(self._seen) if joined else self._seen)
+        joined = len(set(seen)) == len(losses)  # units= joins rows of one example
+        self._kept.update(set(seen) if joined else seen)
 
     def _release(self, *given: float) -> None:
         sigma = self._engine.run.terms_now()[1]

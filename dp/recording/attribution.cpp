@@ -12,7 +12,7 @@ const fsdp::Parameter& trained(const fsdp::Parameter* one, const fsdp::Parameter
 
 }  // namespace
 
-Attribution::Attribution(std::vector<bool> chosen) : chosen_(std::move(chosen)), masses_(chosen_.size()) {}
+Attribution::Attribution(std::vector<bool> chosen) : chosen_(std::move(chosen)) {}
 
 void Attribution::linear(const LinearUse& use, const at::Tensor& /*a*/, const at::Tensor& g,
                          const SegmentsPtr& segments) {
@@ -44,10 +44,12 @@ void Attribution::look(const fsdp::Parameter& parameter, const at::Tensor& g, co
   TORCH_CHECK_VALUE(segments.units() == units() && g.size(0) == segments.rows(), parameter.name(), ": ", g.size(0),
                     " rows of gradients for segments of ", segments.units(), " units and ", segments.rows(),
                     " rows, in a microbatch of ", units(), " units");
+  auto& masses = masses_[parameter.id()];
+  masses.resize(chosen_.size());
   for (int64_t u = 0; u < units() && reached_ == nullptr; ++u) {
     const at::Tensor own = g.narrow(0, segments.begin(u), segments.length(u));
     if (chosen_[static_cast<size_t>(u)]) {
-      masses_[static_cast<size_t>(u)] += own.square().sum(at::kDouble).item<double>();
+      masses[static_cast<size_t>(u)] += own.square().sum(at::kDouble).item<double>();
       continue;
     }
     if (own.count_nonzero().item<int64_t>() == 0) continue;  // a value that is not a number counts as nonzero

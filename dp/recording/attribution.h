@@ -11,6 +11,7 @@
 // them out of one unit's own infinities: a check that met them is undecided.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -39,9 +40,10 @@ class Attribution final : public Recorder {
   const fsdp::Parameter* reached() const { return reached_; }
   // Some unit outside the chosen ones has gradients that are not a number.
   bool undecided() const { return undecided_; }
-  // [U]: the squared gradients that layers reported for each unit, summed up. A unit's must not depend on which others
-  // are chosen beside it: a gradient that is divided by the norm of the whole batch's reaches nobody, and does.
-  const std::vector<double>& masses() const { return masses_; }
+  // For each parameter, by its id, [U]: the squared gradients that its layers reported for each unit, summed up. A
+  // unit's must not depend on which others are chosen beside it: a gradient that is divided by the norm of the whole
+  // batch's reaches nobody, and does.
+  const std::map<int64_t, std::vector<double>>& masses() const { return masses_; }
 
  private:
   void look(const fsdp::Parameter& parameter, const at::Tensor& g, const kernels::Segments& segments);
@@ -49,7 +51,7 @@ class Attribution final : public Recorder {
   std::vector<bool> chosen_;
   const fsdp::Parameter* reached_ = nullptr;
   bool undecided_ = false;
-  std::vector<double> masses_;
+  std::map<int64_t, std::vector<double>> masses_;
 };
 
 }  // namespace ghostshard::dp

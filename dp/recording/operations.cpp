@@ -37,14 +37,12 @@ const std::unordered_set<std::string> kOfUnits{
     "aten::arange",      "aten::sum",   "aten::repeat", "aten::repeat_interleave",
     "aten::index_select"};
 
-// Names by their hashes, each as it was seen first.
+// Names of operations by their numbers.
 class Names {
  public:
-  uint64_t number_of(std::string_view name) {
-    const uint64_t number = std::hash<std::string_view>()(name);
+  void note(uint64_t number, std::string_view name) {
     const std::scoped_lock lock(mutex_);
     names_.try_emplace(number, name);
-    return number;
   }
   std::string name_of(uint64_t number) {
     const std::scoped_lock lock(mutex_);
@@ -109,13 +107,64 @@ bool travels(std::string_view name) {
 // A program's own operator, or function with a gradient of its own, may be written in Python, and go other ways itself.
 bool is_whole(std::string_view name) { return name.starts_with("aten::") || travels(name); }
 
+struct Known {
+  uint64_t name = 0;
+  std::vector<size_t> dimensions;  // the arguments that say along which it goes
+};
+
+// What is known of operations, by their names' addresses and how many arguments they have.
+class Operations {
+ public:
+  const Known& of(const at::RecordFunction& operation, size_t arguments) {
+    const auto [found, is_new] = known_.try_emplace({operation.name(), arguments});
+    if (is_new) found->second = {std::hash<std::string_view>()(operation.name()), read(operation, arguments)};
+    return found->second;
+  }
+
+ private:
+  struct Hash {
+    size_t operator()(const std::pair<const void*, size_t>& key) const {
+      return mixed(std::hash<const void*>()(key.first), key.second);
+    }
+  };
+
+  static std::vector<size_t> read(const at::RecordFunction& operation, size_t arguments) {
+    static const std::unordered_set<std::string> kNames{"dim", "dims", "dim0", "dim1", "axis", "axes", "start_dim"};
+    std::vector<size_t> found;
+    const auto schema = operation.operator_schema();
+    if (!schema.has_value()) return found;
+    for (size_t i = 0; i < std::min(arguments, schema->arguments().size()); ++i)
+      if (kNames.contains(schema->arguments()[i].name())) found.push_back(i);
+    return found;
+  }
+
+  std::unordered_map<std::pair<const void*, size_t>, Known, Hash> known_;
+};
+
+// By its name, and the dimensions along which it goes.
+uint64_t number_of(const at::RecordFunction& operation) {
+  thread_local Operations operations;
+  thread_local std::unordered_set<uint64_t> noted;
+  const auto inputs = operation.inputs();
+  const Known& known = operations.of(operation, inputs.size());
+  uint64_t number = known.name;
+  for (const size_t i : known.dimensions) {
+    const at::IValue& along = inputs[i];
+    if (along.isInt()) number = mixed(number, static_cast<uint64_t>(along.toInt()));
+    if (!along.isIntList()) continue;
+    for (const int64_t each : along.toIntList()) number = mixed(number, static_cast<uint64_t>(each));
+  }
+  if (noted.insert(number).second) known_names().note(number, operation.name());
+  return number;
+}
+
 std::unique_ptr<at::ObserverContext> begins(const at::RecordFunction& operation) {
   auto& thread = of_thread();
   const std::string_view name = operation.name();
   const bool noted = thread.within == 0 && !thread.open.empty() && thread.open.back().left_out == 0;
   if (is_whole(name)) ++thread.within;
   // What ranks send each other goes with what they hold of the weights already, not with what is computed.
-  if (noted && !travels(name)) thread.open.back().add(known_names().number_of(name));
+  if (noted && !travels(name)) thread.open.back().add(number_of(operation));
   return nullptr;
 }
 
@@ -141,8 +190,8 @@ uint64_t begin_trace() {
   auto& thread = of_thread();
   if (thread.open.empty()) {
     thread.within = 0;
-    thread.handle =
-        at::addThreadLocalCallback(at::RecordFunctionCallback(&begins, &ends).scopes({at::RecordScope::FUNCTION}));
+    thread.handle = at::addThreadLocalCallback(
+        at::RecordFunctionCallback(&begins, &ends).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
   }
   return thread.open.emplace_back().number = ++begun;
 }

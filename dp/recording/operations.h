@@ -4,9 +4,10 @@
 // an element of a set, an environment variable, a function of C's) need not be anywhere where a program can look. But a
 // forward that computes something else runs other operations, or as many in another order. So the names of those that
 // its thread dispatches are hashed, without the parts that ATen makes its own of, and a forward with a new trace is
-// checked anew.
+// checked anew. The dimensions along which they go are hashed, too: a softmax over the batch is another than one over
+// classes.
 //
-// Not seen: what changes by a tensor's values alone (rows that are taken by number), since the operations are the same.
+// Not seen: what changes by values alone (rows that are taken by number, a factor), since the operations are the same.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +21,10 @@ namespace ghostshard::dp {
 // Of the operations from begin_trace() to end_trace() on one thread. Equal ones are of the same names in the same
 // order.
 struct Trace {
-  uint64_t whole = 0;                // of all names in their order
-  std::vector<uint64_t> windows;     // of each kWindow names in a row; ascending, each once
-  std::vector<uint64_t> operations;  // each by its name, and what stands for those that were left out, in their order
+  uint64_t whole = 0;             // of all names in their order
+  std::vector<uint64_t> windows;  // of each kWindow names in a row; ascending, each once
+  std::vector<uint64_t>
+      operations;  // each by its name and dimensions, and what stands for those that were left out, in their order
 
   static constexpr int kWindow = 4;
   bool operator==(const Trace& other) const { return whole == other.whole; }

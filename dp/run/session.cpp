@@ -230,7 +230,7 @@ void Session::begin_attribution_check(const std::vector<bool>& chosen) {
   tape_->watch(watcher_);
 }
 
-std::vector<double> Session::watched_masses() const {
+std::map<int64_t, std::vector<double>> Session::watched_masses() const {
   if (watcher_ == nullptr) throw std::logic_error("no attribution check was begun");
   return watcher_->masses();
 }

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <array>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -105,8 +106,8 @@ class Session {
   // parameter of which a unit outside of them had a gradient (-1: none), and whether the check was undecided.
   void begin_attribution_check(const std::vector<bool>& chosen);
   std::pair<int64_t, bool> end_attribution_check();
-  // Before end_attribution_check(): [units] squared gradients of the chosen ones.
-  std::vector<double> watched_masses() const;
+  // Before end_attribution_check(): for each parameter's id, [units] squared gradients of the chosen ones.
+  std::map<int64_t, std::vector<double>> watched_masses() const;
 
   // After backward. True: the same backward must be run once more before clip(), over the graph of the same forward
   // (dp/mechanism/clipper.h); it brings the same rows again, and sums leave while it goes on. The same answer on all

@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <thread>
+#include <vector>
 
 namespace ghostshard::tests {
 namespace {
@@ -33,6 +34,19 @@ TEST(Operations, TellWhatIsComputedByNamesAndOrder) {
     EXPECT_EQ(laid_out.more_than(shorter, of_units), "");
     EXPECT_EQ(plain.more_than(shorter, of_units), of_units ? "" : "aten::mul");
   }
+}
+
+TEST(Operations, TellAlongWhichDimensionsTheyGo) {
+  const at::Tensor x = at::ones({4, 3});
+  const auto classes = trace_of([&] { at::softmax(x, 1); });
+  EXPECT_EQ(classes, trace_of([&] { at::softmax(x, 1); }));
+  const auto batch = trace_of([&] { at::softmax(x, 0); });
+  EXPECT_FALSE(classes == batch);
+  EXPECT_EQ(batch.more_than(classes, false), "aten::softmax");
+  const auto mean_over = [&](const std::vector<int64_t>& along) { return trace_of([&] { x.mean(along); }); };
+  EXPECT_EQ(mean_over({1}), mean_over({1}));
+  EXPECT_FALSE(mean_over({1}) == mean_over({0}));
+  EXPECT_FALSE(mean_over({1}) == mean_over({0, 1}));
 }
 
 // linear() multiplies three extents by another operation than two: that is its own.

@@ -233,7 +233,7 @@ def loop():
 def test_what_keeps_examples_apart_is_taken_and_looked_at_a_few_times(made, checks):
     """Some ten forwards are one check: of the model once, and of each way that it goes, but of eight and their parts at most."""
     model, steps = Model(made()), 60
-    assert steps < forwards_of(lambda: train(model, steps=steps)) < steps + 20 * checks
+    assert steps < forwards_of(lambda: train(model, steps=steps)) < steps + 25 * checks
 
 
 def test_a_way_that_opens_among_many_is_seen():
@@ -277,3 +277,85 @@ def test_a_model_within_the_forward_of_another():
     inner = Model(nn.Tanh())
     model = Model(lambda h: h + inner(X[:1]).detach().sum())
     train(model)
+
+
+# Another dimension ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("function", [lambda h, d: h.softmax(d), lambda h, d: nn.functional.normalize(h, dim=d), lambda h, d: h - h.mean(d, keepdim=True)], ids=["softmax", "normalize", "mean"])
+def test_the_same_operations_along_the_batch_are_others(function):
+    event.clear()
+    try:
+        with pytest.raises(RuntimeError, match="must not depend on other examples"):
+            train(Model(lambda h: function(h, 0 if event.is_set() else 1)), lambda step: event.set() if step == FIRST else None)
+    finally:
+        event.clear()
+
+
+# Errors that are caught -----------------------------------------------------------------------------------------------
+
+
+def test_what_was_refused_is_refused_again():
+    """The signs show once."""
+
+    class Later(nn.Module):
+        reduction, share = "mean", 0.0
+
+        def forward(self, out, y):
+            losses = nn.functional.cross_entropy(out, y, reduction="none")
+            return losses * (1 + self.share * losses.detach().mean())
+
+    criterion, found = Later(), []
+    torch.manual_seed(0)
+    model = Model(nn.ReLU())
+    module, optimizer, criterion, loader = PrivacyEngine().make_private(
+        module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), data_loader=DataLoader(TensorDataset(X, Y), batch_size=16),
+        noise_multiplier=1.0, max_grad_norm=1.0, criterion=criterion, grad_sample_mode="ghost",
+    )  # fmt: skip
+    batches = (batch for _ in range(99) for batch in loader)
+    for step in range(6):
+        x, y = next(batches)
+        if step == 2:
+            criterion.share = 1.0
+        optimizer.zero_grad()
+        try:
+            criterion(module(x), y).backward()
+            optimizer.step()
+            found.append("taken")
+        except RuntimeError as error:
+            assert "must not depend on other examples" in str(error)
+            found.append("refused")
+    assert found == ["taken"] * 2 + ["refused"] * 4
+
+
+# What the loop makes of outputs -----------------------------------------------------------------------------------------
+
+KINDS = [torch.tanh, torch.sin, torch.sigmoid, torch.exp, torch.relu, torch.erf, torch.cos, torch.atan, torch.asinh]
+
+
+def looped(of_outputs, steps):
+    torch.manual_seed(0)
+    model = Model(nn.ReLU())
+    module, optimizer, criterion, loader = PrivacyEngine().make_private(
+        module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), data_loader=DataLoader(TensorDataset(X, Y), batch_size=16),
+        noise_multiplier=1.0, max_grad_norm=1.0, grad_sample_mode="ghost",
+    )  # fmt: skip
+    batches = (batch for _ in range(99) for batch in loader)
+    for step in range(steps):
+        x, y = next(batches)
+        optimizer.zero_grad()
+        criterion(of_outputs(module(x), step), y).backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("function", [lambda out, d: out.log_softmax(d), lambda out, d: nn.functional.normalize(out, dim=d), lambda out, d: out - out.mean(d, keepdim=True)])
+def test_a_loop_that_goes_along_the_batch_later_is_refused(function):
+    with pytest.raises((RuntimeError, ValueError), match="must not depend on other examples"):
+        looped(lambda out, step: function(out, 0 if step >= FIRST else 1), FIRST + 2)
+
+
+def test_many_kinds_of_losses_do_not_hide_another():
+    kind = lambda out, step: KINDS[step](out) if step < len(KINDS) else out / out.norm()
+    with pytest.raises(RuntimeError, match="must not depend on other examples"):
+        looped(kind, len(KINDS) + 1)
+    looped(lambda out, step: KINDS[step % 2](KINDS[step // 2 % 2](out)), 8)

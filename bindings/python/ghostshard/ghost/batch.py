@@ -46,7 +46,7 @@ class Inputs:
     finding: Any = None  # of provenance, as it is in the graph of the outputs
     token: Callable[[], Any] = lambda: None  # gives something as long as a graph holds an output
     loss_call: tuple = ()  # what decides which loss the model's own code forms (formed_by.py)
-    own_losses: Any = None  # of checks/criterions.py, if the model formed its own
+    own_losses: Any = None  # of checks/left_beside.py, if the model formed its own
     divided: bool = False  # a trainer gave the number of all targets with the batch
     formed: torch.Tensor | None = None  # losses of its outputs then, as they were formed
     padding_was_compared: set[int] = field(default_factory=set)  # axes by is_padded(), which may find no output to compare

@@ -66,7 +66,7 @@ class GhostEngine:
         self._gathered, self.memory = GatheredWeights(model, self.layout), Memory(memory_budget, accumulate=accumulate)
         self.sessions = Sessions(self.layout, self.ranks, self.memory, self._gathered, clipping=clipping, checked=attribution_check)
         self.run = self.sessions.run  # constants, ledger, next step
-        self.in_forward, self._doubts = False, 0
+        self.in_forward, self._doubts, self._look_is_due = False, 0, False
         self.inputs: Inputs | None = None  # of the last forward
         self.forwards: list[Inputs] = []  # that the microbatch at hand has begun with; none: a layer called on its own
         self._enabled, self._detached = True, False
@@ -196,9 +196,7 @@ class GhostEngine:
     # Backward and step ----------------------------------------------------------------------------------------------
 
     def backward(self, loss_per_unit: torch.Tensor) -> None:
-        """The backward of a microbatch, from [units] losses: one backward of their sum, then clipping and reduction.
-
-        After an error nothing of the microbatch is kept."""
+        """The backward of a microbatch, from [units] losses: one backward of their sum, then clipping and reduction. After an error nothing of it is kept."""
         session = self.session
         if session is None or session.units < 0:
             raise RuntimeError(NO_FORWARD)
@@ -209,8 +207,9 @@ class GhostEngine:
             axes = {axis.place for each in forwards for axis in each.padding}
             before, self._doubts = self._doubts, doubts()
             opened = self.provenance.opened() | self.weights.buffers.moved_anew() | (self._doubts > before)
-            looks = bool(forwards) and (self.sessions.look_is_new(loss_per_unit, forwards, axes) or opened)
-            news = _OWN_LOSS * self._patches.own_loss.pending + _LOOKS * looks
+            # Due until a check has passed: the signs show once, and an error may come between.
+            self._look_is_due = (bool(forwards) and (self.sessions.look_is_new(loss_per_unit, forwards, axes) or opened)) or self._look_is_due
+            news = _OWN_LOSS * self._patches.own_loss.pending + _LOOKS * self._look_is_due
             news = self._gate.backward(self.sessions.at, loss_per_unit, units, lambda: check_losses(loss_per_unit, units, forwards, self.ranks.data_ranks), news=news, alike=self.sessions.alike.digest())
             if news & _OWN_LOSS and self._gate.together(self.sessions.at, self._patches.compare_own_loss):
                 self._patches.own_loss.settled()
@@ -221,8 +220,9 @@ class GhostEngine:
         try:
             with self._gate.watched():
                 if (attribution := self.sessions.attribution) is not None:
-                    repeats = [Repeat(self.model, self._patches.again, lambda: self._patches.trace, each, self.ranks.device, self._communicates, own_loss=self._patches.own_loss) for each in forwards]
-                    attribution(session, loss_per_unit, repeats, new=bool(news & _LOOKS))
+                    repeats = [Repeat(self.model, self._patches.again, lambda: self._patches.trace, each, self.ranks.device, self._communicates, self._patches.unguarded, own_loss=self._patches.own_loss) for each in forwards]
+                    self._look_is_due = True
+                    self._look_is_due = not attribution(session, loss_per_unit, repeats, new=bool(news & _LOOKS))
                 if not session.open:
                     self._begun_with = self.run.begin_logical_batch(session, self._gate.batches)
                 loss = loss_per_unit.sum()

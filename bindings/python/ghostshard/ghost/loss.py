@@ -20,7 +20,8 @@ from torch.distributed.tensor import DTensor
 from ..set_once import SetOnce
 from .batch import Inputs
 from .callers_criterion import OTHER_REDUCTIONS, name_of, of_functions, with_gradients
-from .checks.criterions import is_of_torch, leave_call_beside
+from .checks.criterions import is_of_torch
+from .checks.left_beside import leave_call_beside
 from .checks.paired_rows import refuse_pairs
 from .checks.state import Coins, marks_of
 from .cross_entropy import cross_entropy, is_plain

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,8 +15,8 @@ from .. import _native
 from . import batch, packing
 from .adapters import adapters_are_off
 from .checks.as_recorded import Ran
-from .checks.criterions import leave_own_losses_beside
 from .checks.guard import Guard, warn_of_uncovered
+from .checks.left_beside import leave_own_losses_beside
 from .checks.padded_gradients import mark_nodes
 from .checks.padding import padding_of
 from .checks.parameters import refuse_complex
@@ -157,6 +158,20 @@ class PatchedModel:
                 self._handles.append(module.register_forward_pre_hook(self._go_on))
                 self._handles.append(module.register_forward_hook(self._go_on))
 
+    @contextmanager
+    def unguarded(self) -> Iterator[None]:
+        """Gradients of the parameters can be taken, of forwards that are repeated: activation checkpointing repeats their layers, too."""
+        with self._guard.paused(), self._repeats():
+            yield
+
+    @contextmanager
+    def _repeats(self) -> Iterator[None]:
+        before, self.repeating = self.repeating, True
+        try:
+            yield
+        finally:
+            self.repeating = before
+
     def enable(self, enabled: bool) -> None:
         self._guard.enabled = enabled
 
@@ -181,11 +196,8 @@ class PatchedModel:
 
     def again(self, *args: Any, **kwargs: Any) -> Any:
         """The model's forward within a backward, which records nothing and leaves the last forward's inputs as they are."""
-        self.repeating = True
-        try:
+        with self._repeats():
             return self._model(*args, **kwargs)
-        finally:
-            self.repeating = False
 
     def __reduce__(self) -> tuple:
         return _idle_patches, ()

@@ -7,7 +7,6 @@ is repeated when the model's forward is (values.py).
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any
@@ -16,57 +15,23 @@ import torch
 from torch import nn
 
 from ...loaders.padding import Axis
-from ..graph import nodes_under
 from ..listed import mapped_units, picked
 from ..packing import Packing
 from ..provenance import Drawn, Finding, as_units, plain
 from ..tensor_trees import mapped, tensors_in
 from ..traces import traced
+from .by_gradients import Computed, is_counted, is_moved
 from .differences import differ, nearest
-from .padding import Cut, cuts_of, toss
+from .padding import Cut, cuts_of, has_places_of, toss, without_extent
 from .state import Attributes, Coins, State, alike
-from .values import APART, CARRIED, MIXED, MODELS_OWN, OTHERWISE, PADDED, UNKNOWN
+from .values import APART, CARRIED, GRADED, MIXED, MODELS_OWN, OTHERWISE, PADDED, UNKNOWN
 
 _TOSSES = 32  # of a criterion's coins, which may be rare
-_MARK, _OWN_LOSSES = "ghostshard: criterion", "ghostshard: own losses"
 # Each loss follows from its own place alone.
 _OF_TORCH = {
     nn.L1Loss, nn.MSELoss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCEWithLogitsLoss, nn.BCELoss, nn.NLLLoss, nn.CrossEntropyLoss, nn.KLDivLoss,
     nn.MultiMarginLoss, nn.MultiLabelSoftMarginLoss, nn.SoftMarginLoss, nn.CosineEmbeddingLoss, nn.TripletMarginLoss, nn.PoissonNLLLoss,
 }  # fmt: skip
-
-
-def leave_call_beside(
-    losses: torch.Tensor, criterion: Any, unreduced: Callable[..., torch.Tensor], args: tuple, kwargs: dict, *, packing: Packing | None,
-    batch_first: bool, reduced: Callable[..., torch.Tensor], padded: bool, found: Finding, trace: Any, coins: Coins | None,
-) -> None:  # fmt: skip
-    """For criterions_under(). unreduced(*args, **kwargs) gave losses [units, ...] or [units · rows, ...], reduced(units, *args, **kwargs) gives [units].
-    padded: how far the batch is padded may move them, also those of torch's own criterions. found: of the arguments. trace, coins: of the call, and before it."""
-    if losses.grad_fn is not None and (padded or not is_of_torch(criterion)):
-        losses.grad_fn.metadata[_MARK] = Call(criterion, unreduced, args, kwargs, packing, batch_first, reduced, found, trace, losses.detach(), coins)
-
-
-def criterions_under(losses: torch.Tensor, goes_on: Callable[[Any], bool] = lambda node: True) -> list[Call]:
-    """Calls whose losses these follow from. goes_on: of nodes_under()."""
-    return _under(losses, _MARK, goes_on)
-
-
-def leave_own_losses_beside(losses: torch.Tensor) -> Any:
-    """For own_losses_under(), which gives this again: these are losses that a model formed of labels (own_loss.py)."""
-    token = object()
-    if losses.grad_fn is not None:
-        losses.grad_fn.metadata[_OWN_LOSSES] = token
-    return token
-
-
-def own_losses_under(losses: torch.Tensor) -> list[Any]:
-    return _under(losses, _OWN_LOSSES)
-
-
-def _under(losses: torch.Tensor, mark: str, goes_on: Callable[[Any], bool] = lambda node: True) -> list[Any]:
-    """What was left beside those that these follow from."""
-    left = (node.metadata.get(mark) for node in nodes_under([losses], lambda node: node.metadata.get(mark) is None and goes_on(node)))
-    return [each for each in left if each is not None]
 
 
 class Call:
@@ -131,8 +96,41 @@ class Call:
             return MIXED
         if (self._packing is None or self._packing.whole) and self._counts(self._but_the_first(len(chosen)), losses[0], (state, kept), now):
             return MIXED
+        if self._mixes_gradients(of_rows, of_losses, (state, kept), now):
+            return GRADED
         carried = any(not alike(one, held[0]) for one in held[1:]) or differ(*following, torch.ones_like(of_losses))
         return CARRIED if carried else APART
+
+    def _mixes_gradients(self, of_rows: torch.Tensor, of_losses: torch.Tensor, states: tuple[Any, Any], now: State) -> bool:
+        """Whether what the losses of some units give to outputs is another one with other values for other units, or without these."""
+        leaves = [each for each, derived in zip(tensors_in((self._args, self._kwargs)), self._derived) if derived and each.is_floating_point()]
+        by_rows = len(of_rows) == len(of_losses)
+
+        def compute(given: Callable[[], tuple[tuple, dict]], units: torch.Tensor) -> Computed:
+            for each in states:
+                each.again()
+            with torch.enable_grad():
+                args, kwargs = mapped(lambda value: value.clone() if value.requires_grad and value.is_leaf else value, given())
+                losses = self._of_each(self._unreduced(*args, **kwargs), len(units), len(units))
+            return Computed([(0, losses.detach())], [losses], units, leaves)
+
+        def of_some(units: torch.Tensor) -> Computed:
+            return compute(lambda: self._taken(units.nonzero().flatten(), len(units)), of_losses[units])
+
+        if bool(of_rows.all()) or not bool(of_rows.any()):
+            return False
+        try:
+            for each in leaves:
+                each.requires_grad_()
+            moved = is_moved(lambda moved: compute(lambda: self._exchanged(moved), of_losses), of_rows, of_losses)
+            return moved or (by_rows and self._packing is None and is_counted(of_some, ~of_rows))
+        except MODELS_OWN:
+            return False
+        finally:
+            for each in leaves:
+                each.requires_grad_(False)
+            states[1].again()
+            now.again()
 
     def _of_each(self, losses: torch.Tensor, rows: int, units: int, of: torch.Tensor | None = None) -> torch.Tensor:
         """[rows, ...]; or [units] where rows are joined by units= and the criterion gives one loss for all rows of each (a pair's). of: the units that came
@@ -199,14 +197,14 @@ class Call:
                 return found
             # One loss for each, of outputs and targets that have places, or of what was pooled before.
             given = [
-                (_without_extent(unflattened(value, dim), dim), derived)
+                (without_extent(unflattened(value, dim), dim), derived)
                 for value, dim, derived in zip(tensors_in((self._args, self._kwargs)), rows, self._derived) if dim is not None
             ]  # fmt: skip
             targets = [extents for extents, derived in given if not derived]
             found = None
             if any(targets) or not targets:  # where all have one number for each (lengths, a class), classes of outputs could be taken for places
                 found = cut.fit(set.intersection(*(set(extents) for extents, derived in given if extents or derived)), scaled=True)
-            of_outputs = {extent for shape, extent in places if any(derived and _has_places_of(extents, tuple(shape), extent) for extents, derived in given)}
+            of_outputs = {extent for shape, extent in places if any(derived and has_places_of(extents, tuple(shape), extent) for extents, derived in given)}
             return found or cut.fit(of_outputs, scaled=True)
 
         def losses(*, shorter: bool = False, outputs_too: bool = True, coins: int = 0) -> list[torch.Tensor]:
@@ -319,16 +317,6 @@ class Call:
         return 0 if self._batch_first or value.dim() == 1 else 1
 
 
-def _without_extent(value: torch.Tensor, dim: int) -> tuple[int, ...]:
-    return tuple(extent for d, extent in enumerate(value.shape) if d != dim)
-
-
-def _has_places_of(extents: tuple[int, ...], shape: tuple[int, ...], places: int) -> bool:
-    """Whether it is an output of this shape, or what was selected of it, in whatever order of its extents."""
-    of_all, own = Counter(shape), Counter(each for each in extents if each != 1)
-    return own[places] == 1 == of_all[places] and own <= of_all
-
-
 def _rows_from(of_rows: torch.Tensor, source: torch.Tensor, units: int) -> torch.Tensor:
     """Which rows come in the place of all if units [source] come in the place of all units, each row from the one in its turn; or those of some units alone.
     of_rows: the unit of each."""
@@ -345,4 +333,4 @@ def is_of_torch(criterion: Any) -> bool:
     return type(criterion) in _OF_TORCH and not ("forward" in vars(criterion) or criterion._forward_hooks or criterion._forward_pre_hooks)
 
 
-__all__ = ["Call", "criterions_under", "is_of_torch", "leave_call_beside", "leave_own_losses_beside", "own_losses_under"]
+__all__ = ["Call", "is_of_torch"]

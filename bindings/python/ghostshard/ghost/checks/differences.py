@@ -13,6 +13,7 @@ _DIRECTIONS = 4
 _AT_ONCE = 1 << 22  # elements that are narrowed
 _WHOLE = 1 << 16  # the largest extent of outputs [units, extent] that are kept whole
 _LARGEST = 1e38
+_GOLDEN = (5**0.5 - 1) / 2
 
 # A tensor's last extent, and its rows [units, ...]; more than one way to read them if it is not certain which rows are whose.
 Rows = tuple  # [int, *tuple[torch.Tensor, ...]]
@@ -63,6 +64,13 @@ def on_a_log_scale(value: torch.Tensor) -> torch.Tensor:
     return value.float().nan_to_num(nan=_LARGEST, posinf=_LARGEST, neginf=-_LARGEST).asinh()
 
 
+def as_fractions(value: torch.Tensor) -> torch.Tensor:
+    """Of complex numbers both parts; of whole ones (a mask, classes) fractions that are far apart for numbers next to each other."""
+    if value.is_floating_point():
+        return value
+    return torch.view_as_real(value) if value.is_complex() else (value.double() * _GOLDEN).frac().float()
+
+
 def nearest(moved: torch.Tensor) -> torch.Tensor:
     """Whose values each unit has: those that moved have the ones of the nearest unit before them that stays, or of the first that
     stays. So what is sorted (the lengths of packed sequences) stays sorted."""
@@ -99,4 +107,4 @@ def _distance(a: torch.Tensor, b: torch.Tensor, same_last: bool, rows: torch.Ten
     return float(torch.where((a == b) | (a.isnan() & b.isnan()), 0, distances).max())
 
 
-__all__ = ["Rows", "differ", "dim_of_rows", "how_far", "narrowed", "nearest", "on_a_log_scale", "rows_of"]
+__all__ = ["Rows", "as_fractions", "differ", "dim_of_rows", "how_far", "narrowed", "nearest", "on_a_log_scale", "rows_of"]

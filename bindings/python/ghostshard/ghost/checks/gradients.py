@@ -33,17 +33,18 @@ from ...lost_ranks import answered
 from ..batch import Inputs
 from ..graph import nodes_under
 from ..provenance import functions_under, of_no_forward
-from .criterions import criterions_under, own_losses_under
 from .found_lengths import VaryingLengths, find_lengths
+from .left_beside import criterions_under, own_losses_under
 from .padded_gradients import PaddedGradients, outputs_under
 from .padding import settled_axes
-from .seen import PUT_BACK, Seen
+from .seen import PUT_BACK, Ones, Seen
 from .state import State
-from .values import APART, CARRIED, KEPT, MIXED, OTHERWISE, PADDED, UNKNOWN, Repeat
+from .values import APART, CARRIED, GRADED, KEPT, MIXED, OTHERWISE, PADDED, UNKNOWN, Repeat
 
 _PADDED_AGAIN = 20  # one in so many batches whose padding is known
 _MOST_EARLIER = 3  # forwards of a microbatch that are looked at beside its last
 _MOST_FUNCTIONS = 8
+_CANCELLED = 1e-9  # of the squared gradients of a unit
 
 
 _PADDED = (
@@ -73,7 +74,7 @@ class AttributionCheck:
         self._padded: set[tuple] = set()  # those with which padding was looked at, on this rank, and along which axis
         self._functions: set[frozenset[str]] = set()  # between outputs and losses, when it was checked
         self._coins: random.Random | None = None  # the same on all ranks; from the first check on
-        self._looked_at_one = False
+        self._ones = Ones()
 
     def is_new(self, losses: torch.Tensor, forwards: Sequence[Inputs]) -> bool:
         """Whether the model was as at no check (hooks, code, settings, functions that its code names, operations that a forward ran), or a criterion is set
@@ -81,7 +82,8 @@ class AttributionCheck:
         set_anew, functions = self._seen.take_news(), functions_under(losses)
         calls = criterions_under(losses, of_no_forward)  # what a model calls is of its forward
         set_anew = self._seen.computes_anew([each for each in forwards if _kind(each) == _kind(forwards[-1])], calls) or set_anew
-        by_others = functions not in self._functions and len(self._functions) < _MOST_FUNCTIONS
+        many = len(self._functions) >= _MOST_FUNCTIONS  # kinds: from then on, by a function that was in none of them
+        by_others = not functions <= frozenset().union(*self._functions) if many else functions not in self._functions
         return bool(self._settled) and (set_anew or by_others or self._lengths.look_anew)
 
     def look_at_criterion(self, criterion: Any) -> None:
@@ -97,9 +99,9 @@ class AttributionCheck:
         """Whether it was not looked at how far a batch is padded along some of its axes, for the model as is_new() saw it; true at some later batches too."""
         return any((self._seen.look, place) not in self._padded for place in places) or secrets.randbelow(_PADDED_AGAIN) == 0
 
-    def __call__(self, session: Any, losses: torch.Tensor, repeats: list[Repeat], *, new: bool = False) -> None:
+    def __call__(self, session: Any, losses: torch.Tensor, repeats: list[Repeat], *, new: bool = False) -> bool:
         """Runs before the backward of [units] losses, and keeps their graph. RuntimeError on all ranks if rows of other units
-        were reached.
+        were reached. False if it told nothing of what is new, so that the next batch is to be looked at.
 
         repeats: of the model's forwards, the last one's last; none if its layers were called one by one. new: is_new() or padding_is_new() on any
         rank.
@@ -112,10 +114,10 @@ class AttributionCheck:
                 raise ValueError(f"on several ranks all batches are packed or none is: this one is {_name(packed)}")
             if not new and not self._by_lot():
                 self._look_at_criterions(losses)
-                return
+                return True
         elif packed in self._settled and known and not self._by_lot():
             self._look_at_criterions(losses)
-            return
+            return True
         look = () if repeat is None else self._seen.look
         # One seed for all: ranks that hold parts of the same units must choose the same half.
         calls = criterions_under(losses)
@@ -126,8 +128,8 @@ class AttributionCheck:
         if self._coins is None and (due or repeat is not None):
             self._coins = random.Random(seed)
         if not due:
-            self._look_at_one(losses, repeat)
-            return
+            self._look_at_one(losses, repeat, calls)
+            return False
         half = _half_of(units, seed)
         reached, undecided, output = -1, False, APART
         coins, masses = State(nn.Module(), losses.device), []
@@ -137,7 +139,7 @@ class AttributionCheck:
             reached, undecided = max(reached, found), undecided or unclear
             masses.append(own)
         coins.again()
-        scaled = not undecided and any(_other_mass(masses[u not in half][u], masses[2][u]) for u in range(units))
+        scaled = not undecided and any(_other_masses(masses[u not in half], masses[2], u) for u in range(units))
         chosen = torch.tensor([u in half for u in range(units)], dtype=torch.bool)
         of_model = own_losses_under(losses)
         looked_at = [each if each.inputs.own_losses in of_model else replace(each, own_loss=None) for each in self._some_of(repeats, units, packed=packed, seed=seed)]
@@ -164,6 +166,7 @@ class AttributionCheck:
             self._seen.checked([each.inputs for each in looked_at], calls, of_model=repeat is not None)
             self._functions.add(functions_under(losses))
             self._padded |= {(look, place) for place in settled_axes(looked_at)}
+        return not undecided
 
     def _look_at_places(self, session: Any, losses: torch.Tensor, padded: list[PaddedGradients]) -> None:
         """A backward more, which communicates."""
@@ -202,16 +205,19 @@ class AttributionCheck:
         most = self._highest([len(earlier)])[0]
         return [*earlier, *repeats[-1:] * (most - len(earlier)), *repeats[-1:]]
 
-    def _look_at_one(self, losses: torch.Tensor, repeat: Repeat | None) -> None:
+    def _look_at_one(self, losses: torch.Tensor, repeat: Repeat | None, calls: list[Any]) -> None:
         """Of batches of one example on every rank: it has no others, but what the model and the criterion keep of it may reach those of later batches."""
-        if repeat is None or (self._looked_at_one and not self._by_lot()):
+        if repeat is None:
+            return
+        by_lot, (new,) = self._by_lot(), self._highest([self._ones.is_new(self._seen.look, repeat.inputs.ran, calls)])
+        if not (new or by_lot):
             return
         everybody = torch.ones(len(losses), dtype=torch.bool)
         output = repeat.reaches_others(everybody, self._highest)
-        loss = max([APART, *(each.reaches_others(everybody, losses.device) for each in criterions_under(losses))])
+        loss = max([APART, *(each.reaches_others(everybody, losses.device) for each in calls)])
         kept = [each if each in (KEPT, CARRIED) else APART for each in (output, loss)]
         self._refuse(-1, False, *self._highest(kept), "")
-        self._looked_at_one = True
+        self._ones.add(self._seen.look, repeat.inputs.ran, calls)
 
     def _refuse(self, reached: int, scaled: bool, output: int, loss: int, why: str) -> None:
         if reached >= 0:
@@ -242,6 +248,12 @@ class AttributionCheck:
             )
         if PADDED in (output, loss):
             raise RuntimeError(_PADDED.format("outputs, or losses of its own, changed" if output == PADDED else "losses changed"))
+        if GRADED in (output, loss):
+            raise RuntimeError(
+                "an example's gradient must not depend on other examples, but here gradients changed with the inputs of others, where outputs may not: statistics of the "
+                "batch behind a head, a gate or an adapter of zeros; a backward of your own, a hook, a straight-through estimate or a rounding that follows from the batch. "
+                "Nothing of this backward was kept"
+            )
         if output == UNKNOWN:
             raise RuntimeError(
                 "whether the model keeps its examples apart cannot be told, because it takes no other inputs in the place of some of them "
@@ -273,7 +285,7 @@ class AttributionCheck:
     def _by_lot(self) -> bool:
         return self._coins is not None and self._coins.random() < self.again
 
-    def _watched(self, session: Any, losses: torch.Tensor, chosen: list[bool]) -> tuple[int, bool, list[float]]:
+    def _watched(self, session: Any, losses: torch.Tensor, chosen: list[bool]) -> tuple[int, bool, dict[int, list[float]]]:
         # A rank without units has one unit of zeros in their place, which has no loss.
         session.begin_attribution_check(chosen or [True] * session.units)
         with _leaves_untouched(losses):
@@ -301,10 +313,12 @@ def _half_of(units: int, seed: int) -> set[int]:
     return set(random.Random(seed).sample(range(units), size - (size > 0 and size % 2 == 0)))
 
 
-def _other_mass(alone: float, together: float) -> bool:
-    """Beyond rounding: a unit's rows have the same numbers in both, up to bfloat16's half unit in the last place, squared. Not a number decides
-    nothing."""
-    return abs(alone - together) > 4e-3 * max(alone, together)
+def _other_masses(alone: dict[int, list[float]], together: dict[int, list[float]], unit: int) -> bool:
+    """Beyond rounding, of some parameter: a unit's rows have the same numbers in both, up to bfloat16's half unit in the last place, squared. Where terms
+    cancel, what is left of them is rounding, a share of all. Not a number decides nothing."""
+    least = _CANCELLED * sum(of_units[unit] for of_units in together.values())
+    pairs = [(alone[each][unit], together[each][unit]) for each in together if each in alone]
+    return any(abs(one - two) > max(4e-3 * max(one, two), least) for one, two in pairs)
 
 
 def _name(packed: bool) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ class Guard:
         self._handles: list = []
 
     def __call__(self, slots: list[tuple[Slot, ParameterEntry]], *_: Any) -> None:
-        if not self.enabled:
+        if not self.enabled or not torch.is_grad_enabled():  # an evaluation may compute with an average of the weights
             return
         for slot, entry in slots:
             parameter = getattr(slot.module, slot.attribute)
@@ -63,6 +64,15 @@ class Guard:
 
         setattr(refuse, OURS, True)
         return refuse
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """For gradients that are compared, and that nothing keeps."""
+        enabled, self.enabled = self.enabled, False
+        try:
+            yield
+        finally:
+            self.enabled = enabled
 
     def remove(self) -> None:
         for handle in self._handles:

@@ -14,6 +14,7 @@ import functools
 import itertools
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -296,7 +297,7 @@ def _cut_and_fit(repeat: Any, number: int, which: int) -> tuple[Cut | None, tupl
         return None, None
     labels = None if repeat.own_loss is None else inputs.labels
     given = [(value, repeat.extent_of_units(value, inputs.units)) for value in tensors_in((inputs.args, inputs.kwargs, labels))]
-    fit = cut.fit(extent for value, dim in given if dim >= 0 for extent in _extents(value, dim))
+    fit = cut.fit(extent for value, dim in given if dim >= 0 for extent in without_extent(value, dim))
     return cut, fit
 
 
@@ -330,8 +331,14 @@ def _outputs(
     return {number: on_a_log_scale(each).to(each.dtype).movedim(dim, 0) for number, each, dim in rows if dim is not None}
 
 
-def _extents(value: torch.Tensor, but: int) -> list[int]:
-    return [extent for d, extent in enumerate(value.shape) if d != but]
+def without_extent(value: torch.Tensor, dim: int) -> tuple[int, ...]:
+    return tuple(extent for d, extent in enumerate(value.shape) if d != dim)
 
 
-__all__ = ["Cut", "PaddedOutput", "cuts_of", "is_padded", "last", "padding_of", "settled_axes", "toss"]
+def has_places_of(extents: tuple[int, ...], shape: tuple[int, ...], places: int) -> bool:
+    """Whether it is an output of this shape, or what was selected of it, in whatever order of its extents."""
+    of_all, own = Counter(shape), Counter(each for each in extents if each != 1)
+    return own[places] == 1 == of_all[places] and own <= of_all
+
+
+__all__ = ["Cut", "PaddedOutput", "cuts_of", "has_places_of", "is_padded", "last", "padding_of", "settled_axes", "toss", "without_extent"]

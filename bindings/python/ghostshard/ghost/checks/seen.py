@@ -129,9 +129,30 @@ class Seen:
         return PUT_BACK.format(found) if found else ""
 
 
+class Ones:
+    """How models were where a batch of one example was looked at, which tells less than one of several."""
+
+    _MOST = 8  # a counter sets a model otherwise each time
+
+    def __init__(self) -> None:
+        self._looks: set[tuple] = set()
+        self._traces, self._call_traces = (_native.load("engine").KnownTraces() for _ in range(2))
+
+    def is_new(self, look: tuple, ran: Any, calls: Sequence[Any]) -> bool:
+        runs = (ran is not None and ran.trace not in self._traces) or any(each.trace not in self._call_traces for each in calls)
+        return runs or (look not in self._looks and len(self._looks) < self._MOST)
+
+    def add(self, look: tuple, ran: Any, calls: Sequence[Any]) -> None:
+        self._looks.add(look)
+        if ran is not None:
+            self._traces.add(ran.trace)
+        for each in calls:
+            self._call_traces.add(each.trace)
+
+
 def _modes() -> tuple:
     """Of torch's, that are on."""
     return (*_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack())
 
 
-__all__ = ["PUT_BACK", "Seen"]
+__all__ = ["PUT_BACK", "Ones", "Seen"]

@@ -10,26 +10,27 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.dropout import _DropoutNd
 
 from ..batch import Inputs
 from ..listed import mapped_units, picked
-from ..provenance.opened import contents, opened
+from ..provenance.opened import opened
 from ..rows import of_places
 from ..tensor_trees import tensors_in
 from .as_recorded import is_otherwise
-from .differences import Rows, differ, narrowed, nearest, rows_of
+from .by_gradients import NEARER, mixes_gradients
+from .counted import counts
+from .differences import Rows, as_fractions, differ, narrowed, nearest, rows_of
 from .in_step import InStep
 from .padding import is_padded
 from .state import Attributes, State, alike
 
-APART, KEPT, CARRIED, PADDED, MIXED, UNKNOWN, OTHERWISE = range(7)  # what is found of a model or a criterion; the later ones are worse
+APART, KEPT, CARRIED, PADDED, MIXED, GRADED, UNKNOWN, OTHERWISE = range(8)  # what is found of a model or a criterion; the later ones are worse
 MODELS_OWN = (RuntimeError, ValueError, LookupError, TypeError, AssertionError, ArithmeticError)
 
 
@@ -41,6 +42,7 @@ class Repeat:
     inputs: Inputs
     device: torch.device  # of the model
     communicates: bool = False  # a forward does
+    unguarded: Callable[[], AbstractContextManager] = nullcontext  # takes gradients of parameters
     refusals: list[str] = field(default_factory=list)  # of the model, if it took no other inputs
     places: tuple[torch.Tensor, ...] = ()  # arguments that stay in every exchange, beside those that look like places
     own_loss: Any = None  # forms the losses that go backward (own_loss.py), if they are the model's own
@@ -50,7 +52,7 @@ class Repeat:
     def reaches_others(self, chosen: torch.Tensor, highest: Callable[[list[int]], list[int]] = list) -> int:
         """MIXED if the inputs of the chosen units, or of the rest, or how many there are, move outputs of the others; KEPT if they move buffers; CARRIED if they move the
         outputs of the forward that follows; PADDED if how far the batch is padded does; UNKNOWN if the model takes no other inputs; OTHERWISE if the forward, made again,
-        computes something else. chosen: bool [units].
+        computes something else; GRADED if outputs may stay, but gradients do not. chosen: bool [units].
 
         Ten forwards without gradients (five more with them of a model that sets attributes), two more for each way in which a batch can be paired anew. If a
         forward communicates, a collective: highest() gives the largest of all ranks' numbers, so that all make as many. A rank whose model refuses one makes up for it.
@@ -64,14 +66,14 @@ class Repeat:
         wrote = state.moves()
         try:
             with torch.no_grad():
-                found = self.tried(lambda: self._among_others(chosen, (state, kept), wrote, mirrored=True), 5)
+                found = self.tried(lambda: self._among_others(chosen, (state, kept), wrote, mirrored=NEARER), 5)
                 for longest_stays in (False, True):
                     if highest([found is None])[0] if self.communicates else found is None:
                         stays = self._longest(len(chosen)) if longest_stays else torch.zeros_like(chosen)
-                        other = self.tried(lambda stays=stays: self._among_others(chosen, (state, kept), wrote, mirrored=False, stays=stays), 5)
+                        other = self.tried(lambda stays=stays: self._among_others(chosen, (state, kept), wrote, mirrored=0, stays=stays), 5)
                         found = other if found is None else found
                 keeping = replace(self, graded=True) if found is not None and not found[2] and self.inputs.keeps and not self.communicates else self
-                found = (keeping.tried(lambda: keeping._among_others(chosen, (state, kept), wrote, mirrored=True), 5) if keeping.graded else None) or found
+                found = (keeping.tried(lambda: keeping._among_others(chosen, (state, kept), wrote, mirrored=NEARER), 5) if keeping.graded else None) or found
                 unknown, moved, mixed, carried, packed = highest([found is None, *(found or (0, 0, 0)), self._packing is not None])
                 if unknown:
                     return UNKNOWN
@@ -79,10 +81,12 @@ class Repeat:
                     return OTHERWISE
                 if carried:  # a model that counts its calls, out of our sight, gives other outputs every time
                     carried = highest([bool(self.tried(lambda: keeping._carries(chosen, (state, kept)), 4))])[0]
-                if mixed or (not packed and highest([self._counts(len(self._of_rows(chosen)), (state, kept), highest)])[0]):
+                if mixed or (not packed and highest([counts(self, len(self._of_rows(chosen)), (state, kept), highest)])[0]):
                     return MIXED
                 if self._looks_up_rows(chosen, (state, kept), highest):
                     return MIXED
+                if highest([not self.communicates and bool(mixes_gradients(self, chosen, (state, kept)))])[0]:
+                    return GRADED
                 for number in range(highest([len(self.inputs.padding)])[0]):
                     if is_padded(self, (state, kept), highest, number):
                         return PADDED
@@ -114,11 +118,11 @@ class Repeat:
         with torch.set_grad_enabled(self.graded), nullcontext() if self.inputs.again is None else self.inputs.again.as_it_was():
             return self.forward(*args, **kwargs) if self.in_step is None else self.in_step.forward(self.forward, *args, **kwargs)
 
-    def _of_all(self, moved: torch.Tensor, state: State, *, mirrored: bool = True) -> list[Rows]:
+    def _of_all(self, moved: torch.Tensor, state: State, *, mirrored: float = NEARER) -> list[Rows]:
         """Rows of the outputs for the batch in which the units that moved have other inputs."""
         state.again()
-        args, kwargs = self._exchanged(moved, mirrored=mirrored)
-        return self.rows_of_output(self.once(*args, **kwargs), len(self._of_rows(moved)))
+        args, kwargs = self.exchanged(moved, mirrored=mirrored)
+        return self.rows_of_output(self.once(*args, **kwargs), len(self._of_rows(moved)), of_any=True)
 
     def _longest(self, units: int) -> torch.Tensor:
         """bool [units]: the one with most places, by masks or lengths among the arguments, or else by its examples. A model that takes its batch to be as
@@ -131,7 +135,7 @@ class Repeat:
         return found
 
     def _among_others(
-        self, chosen: torch.Tensor, before: tuple[State, Attributes], wrote: bool, *, mirrored: bool, stays: torch.Tensor | None = None
+        self, chosen: torch.Tensor, before: tuple[State, Attributes], wrote: bool, *, mirrored: float, stays: torch.Tensor | None = None
     ) -> tuple[bool, bool, bool]:
         """Whether buffers moved, outputs of others, and outputs of the forward that follows. wrote: the forward that was recorded wrote to buffers, and what
         does not write again follows from nothing that is seen here. stays: units that are not exchanged."""
@@ -156,52 +160,6 @@ class Repeat:
             self._of_all(chosen, state)
             following.append(self._of_all(torch.zeros_like(chosen), state))
         return not differ(*following, self._of_rows(torch.ones_like(chosen)))
-
-    def _counts(self, units: int, before: tuple[State, Attributes], highest: Callable[[list[int]], list[int]]) -> bool:
-        """Whether outputs are others if the first unit is not in the batch: without dropout, whose coins are others then, and in training if there is none."""
-        training = [module for module in self.model.modules() if module.training]
-        places = torch.arange(units)
-        some = places[1:] if units > 1 else places  # all others come one place nearer
-        extents: set[int] = set()
-
-        def outputs(of: torch.Tensor) -> list[Rows]:
-            take = lambda value: value if (dim := self.dim_of_units(value, units)) < 0 or len(of) == units else value.index_select(dim, of.to(value.device))
-            args, kwargs = self.with_units(take, lambda each: picked(each, of.tolist()))
-            output = self.once(*args, **kwargs)
-            extents.update(extent for each in contents(output) for extent in each.shape[:2])
-            return self.rows_of_output(output, len(of))
-
-        def compared() -> tuple[list, bool]:
-            nonlocal some
-            for each in before:
-                each.again()
-            everybody = outputs(places)
-            while len(some) > 1 and len(some) < units and len(some) in extents:
-                some = some[1:]  # as many layers as examples would be taken for them
-            for each in before:
-                each.again()
-            alone = outputs(some)
-            chosens = [(last, *(rows.index_select(0, some.to(rows.device)) for rows in ways)) for last, *ways in everybody]
-            return everybody, len(chosens) == len(alone) and differ(chosens, alone, torch.ones(len(some), dtype=torch.bool))
-
-        def moved(mode: bool) -> bool:
-            for module in training:
-                module.training = mode
-            everybody, found = self.tried(compared, 2) or ([], False)
-            if not highest([found])[0]:
-                return False
-            # A forward that tosses coins all the same tells nothing.
-            again = self.tried(lambda: [outputs(places) for _ in range(4)], 4)
-            return found and again is not None and not any(differ(everybody, each, torch.ones(units, dtype=torch.bool)) for each in again)
-
-        tosses = any(isinstance(module, _DropoutNd) and module.p > 0 for module in training)
-        try:
-            if highest([moved(False)])[0]:  # the ranks make as many forwards
-                return True
-            return not highest([tosses])[0] and highest([bool(training)])[0] and moved(True)
-        finally:
-            for module in training:
-                module.training = True
 
     def _looks_up_rows(self, chosen: torch.Tensor, before: tuple[State, Attributes], highest: Callable[[list[int]], list[int]]) -> bool:
         """Whether outputs of the others move with the chosen units' inputs in a batch that pairs the arguments anew. Numbers, masks or a matrix
@@ -254,21 +212,21 @@ class Repeat:
         inputs = replace(self.inputs, args=args, kwargs=kwargs, examples=moved_examples)
         return replace(self, inputs=inputs, places=tuple(places)) if changed else None
 
-    def _exchanged(self, moved: torch.Tensor, *, mirrored: bool) -> tuple[tuple, dict]:
+    def exchanged(self, moved: torch.Tensor, *, mirrored: float, of: torch.Tensor | None = None) -> tuple[tuple, dict]:
         """The arguments, with other values for the units that moved: in the examples mirrored ones, which differ most; in every other
-        tensor with the units' extent those of the nearest that stays, which are valid (masks, lengths). Not mirrored: in the examples
-        too, for models that take not every value."""
-        other = self._mirrored(moved) if mirrored or self._packing is not None else None
+        tensor with the units' extent those of the nearest that stays, which are valid (masks, lengths). mirrored: how far from the middle, for one that is as far now. 0: in the examples
+        too, for models that take not every value. of: the units that come alone."""
+        other = self._mirrored(moved, mirrored) if mirrored or self._packing is not None else None
         rows = self._of_rows(moved)
         source = nearest(rows)
 
         def new(value: torch.Tensor) -> torch.Tensor:
-            if value is self.inputs.examples and other is not None:
-                return other
-            dim = self.dim_of_units(value, len(rows))
-            return value if dim < 0 else value.index_select(dim, source.to(value.device))
+            dim, mirror = self.dim_of_units(value, len(rows)), other is not None and value is self.inputs.examples
+            found = other if mirror else value
+            take = of if mirror else source if of is None else source[of]
+            return found if dim < 0 or take is None else found.index_select(dim, take.to(value.device))
 
-        return self.with_units(new, lambda each: picked(each, source.tolist()))
+        return self.with_units(new, lambda each: picked(each, (source if of is None else source[of]).tolist()))
 
     def with_units(self, of_tensor: Callable[[torch.Tensor], torch.Tensor], of_list: Callable[[Any], Any]) -> tuple[tuple, dict]:
         """The arguments, with others in the place of their tensors and of their lists of the units (listed.py)."""
@@ -291,8 +249,9 @@ class Repeat:
         dim = self.inputs.dim if value.dim() > 1 else 0
         return dim if value.shape[dim] == units else -1
 
-    def _mirrored(self, units: torch.Tensor) -> torch.Tensor:
-        """The examples, with values of these units mirrored in the range of all values: token ids stay token ids."""
+    def _mirrored(self, units: torch.Tensor, by: float) -> torch.Tensor:
+        """The examples, with values of these units mirrored in the range of all values: token ids stay token ids. Fractions go by this factor, or
+        the batch's range, and what is even about it, would stay as they are."""
         x = self.inputs.examples
         assert x is not None
         if not bool(units.any()) or x.is_complex():
@@ -301,6 +260,8 @@ class Repeat:
         if numbers.numel() == 0:
             return x
         other = ~x if x.dtype == torch.bool else numbers.min() + numbers.max() - x
+        if x.is_floating_point() and bool((numbers != numbers.round()).any()):
+            other = other + (1 - by) * (x - other) / 2
         mine = self._of_rows(units).to(x.device)
         shape = x.shape
         if self._packing is not None:
@@ -310,14 +271,15 @@ class Repeat:
     def _of_rows(self, of_units: torch.Tensor) -> torch.Tensor:
         return of_units if self.inputs.packing is None else of_units[self.inputs.packing.unit_of_row]
 
-    def rows_of_output(self, output: Any, units: int) -> list[Rows]:
-        """Every floating tensor of the output that has the batch's rows, narrowed to a few directions."""
+    def rows_of_output(self, output: Any, units: int, *, of_any: bool = False) -> list[Rows]:
+        """Every tensor of fractions of the output that has the batch's rows, narrowed to a few directions. of_any: of whole numbers and complex ones, too."""
         found: list[Rows] = []
         examples = self.inputs.examples
         extents = [] if examples is None else [extent for d, extent in enumerate(examples.shape) if d != self.inputs.dim]
         places = set(itertools.accumulate(extents, operator.mul)) - {1}
 
         def keep(value: torch.Tensor) -> torch.Tensor:
+            given, value = value, as_fractions(value) if of_any else value
             if value.is_floating_point():
                 if self._packing is not None:
                     n = self._packing.rows
@@ -331,7 +293,7 @@ class Repeat:
                     found.append(rows)
                 else:
                     found.extend(self._pooled(value, units))
-            return value
+            return given
 
         if units:
             opened(keep, output)

@@ -290,9 +290,10 @@ class ReadInt(int):
 READS, FORMED = Reads(), Formed()
 
 
-def note_read(value: Any) -> None:
+def note_read(value: Any, examples: int = 1) -> None:
+    """examples: of the batch that it is of."""
     if type(value) is float:
-        READS.note(value)
+        READS.note(value, examples)
         FORMED.note(value)
 
 

@@ -127,9 +127,9 @@ def under(values: list[torch.Tensor]) -> list[Finding]:
 
 
 def functions_under(losses: torch.Tensor) -> frozenset[str]:
-    """Names of the functions that formed them of the outputs of forwards."""
+    """Names of the functions that formed them of the outputs of forwards, each with the dimensions along which it goes."""
     nodes = filter(of_no_forward, nodes_under([losses], of_no_forward))
-    return frozenset(node.name() for node in islice(nodes, _MOST_FUNCTIONS))
+    return frozenset(f"{node.name()} {getattr(node, '_saved_dim', '')}" for node in islice(nodes, _MOST_FUNCTIONS))
 
 
 def may_train(losses: torch.Tensor, leaf: torch.Tensor, piece: Any = None, *, vouched: bool = False) -> bool:

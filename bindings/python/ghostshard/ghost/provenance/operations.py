@@ -111,7 +111,7 @@ def _noted(name: str, out: Any, given: list[Drawn]) -> Any:
     for each in given:
         if constants := getattr(each._origin.memory.piece, "constants", None):
             constants.was_read(f"{name}()")
-    note_read(out)
+    note_read(out, max(getattr(each._origin.memory.piece, "units", 1) for each in given))
     if type(out) is bool:
         DECISIONS.note_here(out)
     return as_read(out) if name == "item" or counted or (name == "tolist" and given[0].numel() <= _AS_READ) else out

@@ -1,10 +1,11 @@
 """A number that a schedule is given, as `ReduceLROnPlateau.step(np.mean(losses))`: is it a summary of numbers that were read from private
 batches? NumPy forgets what it computed with, so the number is compared with what was read.
 
-Windows of the latest 1 to 4,096 reads, and of each the last, the least, the largest, the sum, the mean and the median. How near is near
+Windows of the latest 1 to 4,096 reads, and of each the last, the least, the largest, the sum, the mean (of batches, and of
+examples) and the median. How near is near
 depends on how many numbers a computation could have ended at:
 
-* A double's summary is off by its roundings, below 1e-12 of it. A public number hits one of 24,576 intervals of that width, among
+* A double's summary is off by its roundings, below 1e-12 of it. A public number hits one of 28,672 intervals of that width, among
   numbers that differ by a tenth, in fewer than one call in 10^6. One hit refuses.
 * A number that float32 holds may be a float32 array's summary, or one read itself. A public loss, a float32 number too, is as close to
   one of the summaries in a few calls of a hundred. So two numbers in a row must be the same summary: over as many reads, or from the
@@ -44,7 +45,15 @@ class Latest(Generic[T]):
 
 
 class Reads(Latest[float]):
-    """Numbers that were read."""
+    """Numbers that were read, and of how many examples each is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: collections.deque[int] = collections.deque(maxlen=_MOST)
+
+    def note(self, value: float, size: int = 1) -> None:
+        super().note(value)
+        self.sizes.append(max(size, 1))
 
 
 class Summaries:
@@ -76,12 +85,13 @@ class Summaries:
         """Of which kind, over how many of the latest reads, each summary is that is near."""
         found: list[tuple[str, int]] = []
         ordered: list[float] = []
-        total = 0.0
-        for count, each in enumerate(reversed(self._reads.latest), 1):
-            total += each
+        total = of_examples = 0.0
+        examples = 0
+        for count, (each, size) in enumerate(zip(reversed(self._reads.latest), reversed(self._reads.sizes)), 1):
+            total, of_examples, examples = total + each, of_examples + size * each, examples + size
             bisect.insort(ordered, each)
             middle = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
-            summaries = (("mean", total / count), ("sum", total), ("median", middle), ("least", ordered[0]), ("largest", ordered[-1]))
+            summaries = (("mean", total / count), ("mean by examples", of_examples / examples), ("sum", total), ("median", middle), ("least", ordered[0]), ("largest", ordered[-1]))
             found += [(kind, count) for kind, one in summaries if abs(one - value) <= tolerance * abs(value)]
         return found
 

@@ -3,6 +3,7 @@ while its weights are gathered."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Set
 from typing import Any
 
 import torch
@@ -11,14 +12,32 @@ from torch import nn
 from ..._native import load
 from ..autocast import as_in, state_of
 from ..layout import original_class
+from ..provenance.opened import contents
 from ..recording import ANCHOR, anchor
 from ..shared import shared
-from ..tensor_trees import mapped, refilled, tensors_in
-from .call import Call, Output
+from ..tensor_trees import constants_in, mapped, refilled, tensors_in
+from .call import PLAIN, Call, Output
 from .folds import outputs_of
 from .layer import Layer, local, refuse_parts, same_output, time_first
 from .one_by_one import Buffers, Coins, of_each_unit, outputs_of_each_unit
 from .skeleton import no_way_back, skeleton
+
+_OF_TORCH = frozenset(vars(nn.Module()))
+_BY_ANOTHER_WAY = (
+    "{} ({}) reads a parameter of its own by another way than an attribute of itself (a lambda or an object that holds the layer or the parameter, what torch.compile or torch.vmap made of a "
+    "method), on which no example's own weight comes, so its examples' gradients would not hold that. Let its forward read self.weight, or call the method itself"
+)
+_LEFT_BESIDE = (
+    "{} ({}) leaves a loss in its attribute {!r}: it is computed example by example, so what it leaves beside its output has no gradient. Let its forward return that too, one number for "
+    "each example; or detach it, if nothing trains on it"
+)
+_WRITES = (
+    "{} ({}) writes to an argument (x += …): it is computed again in backward, from what it was given. Let its forward make another tensor (x = x + …)"
+)
+_IN_OBJECTS = (
+    "{} ({}) gives tensors within {}: per-example gradients by torch.func need tensors, or lists, tuples and dicts of them, as outputs, or all gradients from there on would be lost. Let its "
+    "forward return those (and make the object of them in the model's forward)"
+)
 
 
 def per_example(layer: Layer, *args: Any, **kwargs: Any) -> Any:
@@ -111,7 +130,7 @@ def _computed(call: Call, inputs: list[torch.Tensor]) -> tuple[Any, list[Output]
     """The layer's output, whose its tensors are, the coins before it if it tossed any (its forward then ran unit by unit), and what buffers held that it moved."""
     layer = call.layer
     args, kwargs = call.of(inputs)
-    buffers, known = Buffers(layer.module), {}
+    buffers, known, versions = Buffers(layer.module), {}, [each._version for each in inputs]
     coins = Coins(inputs[0].device if inputs else torch.device("cpu"))
     try:
         with torch.no_grad(), no_way_back(layer):
@@ -124,6 +143,8 @@ def _computed(call: Call, inputs: list[torch.Tensor]) -> tuple[Any, list[Output]
             f"({type(error).__name__}: {error}; backbones of Transformers hand their features on by hooks). If that is for parameters of its own beside its children, "
             "make each of them one of a small nn.Module that is called; or register a rule for the layer (ghostshard.register_rule)"
         ) from error
+    if versions != [each._version for each in inputs]:
+        raise RuntimeError(_WRITES.format(layer.name or "the model", original_class(layer.module).__name__))
     tossed = layer.module.training and bool(inputs) and coins.tossed()
     if not layer.compared:
         if tossed:
@@ -133,6 +154,7 @@ def _computed(call: Call, inputs: list[torch.Tensor]) -> tuple[Any, list[Output]
         coins.again()
         _compare_with_own(layer, tensors_in(output), args, kwargs, buffers)
         call.kept.again()
+    _refuse_objects(layer, output)
     call.kept.take(known)
     buffers.moved()
     outputs = outputs_of(call, inputs, tensors_in(output), coins, buffers, tossed=tossed)
@@ -142,30 +164,54 @@ def _computed(call: Call, inputs: list[torch.Tensor]) -> tuple[Any, list[Output]
     return refilled(output, outputs_of_each_unit(call, inputs, outputs, buffers)), outputs, coins, buffers
 
 
+def _refuse_objects(layer: Layer, output: Any) -> None:
+    """ValueError for outputs in which no gradient would come back. A cache has none."""
+    strange = [each for each in constants_in(output) if not isinstance(each, PLAIN) and "Cache" not in type(each).__name__]
+    strange = [each for each in strange if isinstance(each, (Iterator, Set)) or any(value.is_floating_point() for value in contents(each))]
+    if strange:
+        raise ValueError(_IN_OBJECTS.format(layer.name or "the model", original_class(layer.module).__name__, type(strange[0]).__name__))
+
+
 def _fresh(value: torch.Tensor, inputs: tuple) -> torch.Tensor:
     """An output that is an input must be another tensor; any other is handed on as it is, because the model may write into it."""
     storages = {each.untyped_storage().data_ptr() for each in inputs}
+    value = value.clone() if value._is_view() else value  # torch lets nobody write into a view that a function gave
     return value.view_as(value) if value.untyped_storage().data_ptr() in storages else value
 
 
 def _refuse_others(layer: Layer, args: tuple, kwargs: dict) -> None:
-    """At first use. RuntimeError if the output follows from a parameter that is not the layer's own, or from what other layers gave without being
-    an argument: no gradient of the layer alone would reach these."""
+    """At first use. RuntimeError if the output follows from a parameter that is not the layer's own, from its own by a way on which torch.func's do not come, or from what other
+    layers gave without being an argument: no gradient of the layer alone would reach these. Or if the layer leaves a loss beside its output: a number, or one for each unit (states and maps of attention, which have
+    more extents, are hardly trained on)."""
     own = {name: local(value).detach() for name, value in layer.module.named_parameters() if value.requires_grad}
     memory = {local(value).untyped_storage().data_ptr() for value in layer.module.parameters()}  # PEFT turns a weight as nn.Parameter(weight.T)
-    strange = lambda leaf: hasattr(leaf, ANCHOR) or (isinstance(leaf, nn.Parameter) and leaf.untyped_storage().data_ptr() not in memory)
+    lost = {id(value) for value in layer.module.parameters() if value.requires_grad}
+    strange = lambda leaf: hasattr(leaf, ANCHOR) or id(leaf) in lost or (isinstance(leaf, nn.Parameter) and leaf.untyped_storage().data_ptr() not in memory)
     detached = lambda value: value.detach()
+    known: dict[int, nn.Module] = {}
+    bare = skeleton(layer.module, known)
     with torch.enable_grad():
-        outputs = tensors_in(torch.func.functional_call(skeleton(layer.module), own, mapped(detached, args), mapped(detached, kwargs)))
+        outputs = tensors_in(torch.func.functional_call(bare, own, mapped(detached, args), mapped(detached, kwargs)))
     for output in outputs:
         leaves = load("engine").leaves_of(output) if output.requires_grad else ()
         # Other leaves are the layer's own work, such as a view of its input. A layer of the engine has an anchor, or none to be seen.
         if output.requires_grad and (not leaves or any(map(strange, leaves))):
+            if any(id(leaf) in lost for leaf in leaves):
+                raise RuntimeError(_BY_ANOTHER_WAY.format(layer.name or "the model", original_class(layer.module).__name__))
             raise RuntimeError(
                 f"{layer.name} ({original_class(layer.module).__name__}) uses a parameter or an output of another layer that is neither its own nor "
                 "an argument (kept in a list, or in a closure), so its examples' gradients would not hold that. Make it an attribute of this layer and use "
                 "that, or an argument of its forward"
             )
+    graded = {name: value.requires_grad_() for name, value in own.items() if value.is_floating_point()}
+    as_it_is = lambda value: value  # for activation checkpointing nothing is saved here
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(as_it_is, as_it_is):
+        torch.func.functional_call(bare, graded, mapped(detached, args), mapped(detached, kwargs))
+    for module in layer.module.modules():
+        before = vars(module)
+        for name, value in vars(known.get(id(module), module)).items():
+            if name not in _OF_TORCH and value is not before.get(name) and any(each.requires_grad and each.dim() < 2 for each in contents(value)):
+                raise RuntimeError(_LEFT_BESIDE.format(layer.name or "the model", original_class(layer.module).__name__, name))
 
 
 def _compare_with_own(layer: Layer, found: list[torch.Tensor], args: tuple, kwargs: dict, buffers: Buffers) -> None:

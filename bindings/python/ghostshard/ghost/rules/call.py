@@ -15,7 +15,7 @@ from .kept import Kept
 from .layer import Layer, time_first
 
 # A layer may also get these, which no example is in.
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, slice, range, Enum, torch.dtype, torch.device, torch.layout)
+PLAIN = (type(None), bool, int, float, complex, str, bytes, slice, range, Enum, torch.dtype, torch.device, torch.layout)
 _WITHOUT_CACHE = ", or call the model with use_cache=False and without a cache"
 
 
@@ -32,7 +32,7 @@ class Call:
         self._given = mapped(lambda value: value, without_caches(layer.module, args, kwargs))  # lists and dicts as they are now: the caller may add to them
         self._tensors = [plain(value) for value in tensors_in(self._given)]
         self._behind = {i: value.behind for i, value in enumerate(tensors_in(self._given)) if isinstance(value, Shared)}
-        strange = [type(value).__name__ for value in constants_in(self._given) if not isinstance(value, _PLAIN)]
+        strange = [type(value).__name__ for value in constants_in(self._given) if not isinstance(value, PLAIN)]
         if strange:
             raise ValueError(
                 f"{self.kind}: per-example gradients by torch.func need tensors and plain values as arguments, got {strange}; register a "
@@ -145,4 +145,4 @@ class Output:
         return value if self._folds or not self.of_units else value.squeeze(self._call.layer.units_at(value.dim()))
 
 
-__all__ = ["Call", "Output"]
+__all__ = ["PLAIN", "Call", "Output"]

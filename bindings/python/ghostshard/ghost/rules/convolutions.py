@@ -47,7 +47,7 @@ def convolution(layer: Layer, input: torch.Tensor) -> torch.Tensor:
     rows = _patches(module, x).flatten(1, 1 + dims).flatten(2).transpose(1, 2)  # [units, places, c·k]
     with without_autocast(x):
         y = layer.session.linear(layer.number("weight"), layer.number("bias"), False, layer.folded(rows, parts), weight, bias)
-    return (y if parts == 1 else y.flatten(0, 1)).transpose(1, 2).unflatten(2, extents)
+    return (y if parts == 1 else y.flatten(0, 1)).transpose(1, 2).contiguous().unflatten(2, extents)
 
 
 def _padding(module: Any) -> list[int]:

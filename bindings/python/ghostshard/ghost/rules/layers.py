@@ -155,7 +155,7 @@ def group_norm(layer: Layer, input: torch.Tensor) -> torch.Tensor:
     parts = layer.parts(input)
     normalised = functional.group_norm(input, module.num_groups, eps=module.eps).movedim(1, -1)  # a row is one place's channels
     y = affine(layer, layer.folded(normalised, parts))
-    return (y if parts == 1 else y.flatten(0, 1)).movedim(-1, 1)
+    return (y if parts == 1 else y.flatten(0, 1)).movedim(-1, 1).contiguous()  # as the layer's own, of which models take views
 
 
 # They act on the last extents of their first argument alone, or on each of its elements.

@@ -6,6 +6,7 @@ import functools
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import MethodType
 from typing import Any
 
 from torch import nn
@@ -87,7 +88,7 @@ def skeleton(module: nn.Module, known: dict[int, nn.Module] | None = None) -> nn
     state["_parameters"] = {name: local(value) for name, value in module._parameters.items()}
     state["_modules"] = {name: child if child is None else skeleton(child, known) for name, child in module._modules.items()}
     for key, value in module.__dict__.items():
-        if key not in ("_parameters", "_modules", "_buffers", "_flat_weights", *_HOOKS) and isinstance(value, (list, tuple, dict)):
+        if key not in ("_parameters", "_modules", "_buffers", "_flat_weights", "forward", *_HOOKS) and isinstance(value, (list, tuple, dict, MethodType, functools.partial)):
             state[key] = _of_skeleton(module, value, known)
     return bare
 
@@ -108,6 +109,10 @@ def _of_skeleton(module: nn.Module, value: Any, known: dict[int, nn.Module]) -> 
             "a module that has a parameter of its own beside it, make that parameter a layer (an nn.Module that is called); else register a rule for it "
             "(ghostshard.register_rule)"
         )
+    if isinstance(value, MethodType):
+        return MethodType(value.__func__, _of_skeleton(module, value.__self__, known))
+    if type(value) is functools.partial:
+        return functools.partial(_of_skeleton(module, value.func, known), *_of_skeleton(module, value.args, known), **_of_skeleton(module, value.keywords, known))
     if type(value) in (list, tuple):
         return type(value)(_of_skeleton(module, each, known) for each in value)
     if type(value) is dict:
