@@ -56,6 +56,7 @@ def own_norm(h):
 BATCH_NORM = nn.BatchNorm1d(6, affine=False, track_running_stats=False)
 BEHIND = {
     "a head": lambda middle: Behind(middle), "a gate": lambda middle: Behind(middle, head=False, gate=0.0), "a small gate": lambda middle: Behind(middle, head=False, gate=1e-6),
+    "both": lambda middle: Behind(middle, gate=0.0),
 }  # fmt: skip
 
 
@@ -144,6 +145,20 @@ def test_a_backward_that_follows_from_the_batch_is_refused(middle):
     torch.manual_seed(0)
     with pytest.raises(RuntimeError, match=GRADIENTS):
         trains(Behind(middle, head=False), steps=1)
+
+
+def test_small_gradients_are_looked_at_beside_large_ones(monkeypatch):
+    """Where gradients are not compared with other inputs, as of sharded models."""
+    monkeypatch.setattr("ghostshard.ghost.checks.values.mixes_gradients", lambda *_: None)
+
+    def divided(h):
+        if h.requires_grad:
+            h.register_hook(lambda g: 1e-3 * g / g.norm())
+        return h
+
+    torch.manual_seed(0)
+    with pytest.raises(RuntimeError, match=GRADIENTS):
+        trains(Behind(divided, head=False), steps=1)
 
 
 @pytest.mark.parametrize("middle", [Own.apply, own_norm], ids=["threshold of its own", "norm of its own"])
