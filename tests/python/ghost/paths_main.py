@@ -52,9 +52,11 @@ class Model(nn.Module):
         return self.last(h + 0.5 * h.detach().mean(0) if event.is_set() else h)
 
 
-def train(kind: str, before, after_forward=lambda: None) -> None:
+def train(kind: str, before, after_forward=lambda: None, *, zeros: bool = False) -> None:
     torch.manual_seed(3)
     model = Model(places=kind == "by block")
+    if zeros:
+        nn.init.zeros_(model.last.weight)
     if kind == "by block":
         for block in (model.first, model.second, model.scaled, model):
             fully_shard(block)
@@ -83,6 +85,8 @@ SCENARIOS = {
     "nothing opens": (lambda step: None, lambda: None),
     "a path opens": (lambda step: put(step >= FIRST), lambda: None),
     "a path opens on one rank": (lambda step: put(step >= FIRST and dist.get_rank() == 1), lambda: None),
+    "zeros hide that it is open": (lambda step: put(True), lambda: None),
+    "zeros hide nothing": (lambda step: None, lambda: None),
     "a path is open in forwards": (lambda step: put(True), lambda: put(False)),
     "a path is open in one rank's forwards": (lambda step: put(dist.get_rank() == 1), lambda: put(False)),
 }
@@ -105,7 +109,7 @@ def main() -> None:
         for name, (before, after_forward) in SCENARIOS.items():
             put(False)
             began, of_all = next(forwards), [None, None]
-            mine = said(lambda: train(kind, before, after_forward)), next(forwards) - began - 1
+            mine = said(lambda: train(kind, before, after_forward, zeros="zeros" in name)), next(forwards) - began - 1
             dist.all_gather_object(of_all, mine)
             found[f"{kind} {name}"] = of_all
     report_and_leave(sys.argv[1], found)

@@ -1,6 +1,8 @@
 """What ranks bring together of their batches by torch.distributed is for people alone; and ranks set what forms their losses alike."""
 
 
+import re
+
 import pytest
 from brought_together_main import GO_ON, REFUSED, UNLIKE
 from launch import results_of_ranks
@@ -21,7 +23,8 @@ BY_READS = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_values_of_other_ranks_enter_no_loss_and_no_setting(said, name):
     """They were written unseen into the batch, into outputs, and into numbers that torch.tensor() made of losses."""
-    assert all(BY_READS.get(name, "(torch.distributed) brought values of other ranks into it") in found for found in said[f"refused {name}"])
+    sentence = BY_READS.get(name, "(torch.distributed) brought values of other ranks into it|written to in a way that is not followed")  # as its thread comes first or last
+    assert all(re.search(sentence.replace("(", r"\(").replace(")", r"\)"), found) for found in said[f"refused {name}"])
 
 
 @pytest.mark.parametrize("name", GO_ON)

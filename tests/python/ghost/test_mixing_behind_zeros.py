@@ -292,3 +292,52 @@ def test_a_number_of_examples_beside_dropout_is_seen():
     torch.manual_seed(0)
     with pytest.raises(RuntimeError, match=MIXED):
         trains(WithDropout(), steps=1)
+
+
+# What one forward sets, and another uses ------------------------------------------------------------------------------
+
+
+class Centred(nn.Module):
+    """Forwards that are told to set the mean of their batch; those that are not take it off."""
+
+    def __init__(self, of=lambda h: h.mean(0)):
+        super().__init__()
+        self.first, self.head, self.of, self.sets, self.centre, self.seen = nn.Linear(6, 6), nn.Linear(6, 3), of, False, torch.zeros(6), 0
+
+    def forward(self, x):
+        h = self.first(x)
+        self.seen += 1
+        if self.sets:
+            self.centre = self.of(h.detach())
+        return self.head(h - (0 if self.sets else self.centre))
+
+
+def twice(run, *, gradients, raises):
+    def step(x, y):
+        run.optimizer.zero_grad()
+        run.model.sets = True
+        with torch.set_grad_enabled(gradients):
+            first = run.module(x)
+        run.model.sets = False
+        losses = run.criterion(run.module(x), y)
+        (losses + run.criterion(first, y) if gradients else losses).backward()
+        run.optimizer.step()
+
+    for _, batch in zip(range(3), run.loader):
+        if raises:
+            with pytest.raises(RuntimeError, match="the model keeps what follows from examples"):
+                step(*batch)
+            return
+        step(*batch)
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_what_a_forward_sets_of_its_batch_may_not_be_used_by_the_next(gradients):
+    torch.manual_seed(0)
+    twice(Run(model=Centred()), gradients=gradients, raises=True)
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_what_it_sets_of_none_may(gradients):
+    torch.manual_seed(0)
+    twice(Run(model=Centred(lambda h: torch.full((6,), 0.5))), gradients=gradients, raises=False)

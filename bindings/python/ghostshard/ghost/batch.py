@@ -49,6 +49,8 @@ class Inputs:
     own_losses: Any = None  # of checks/left_beside.py, if the model formed its own
     divided: bool = False  # a trainer gave the number of all targets with the batch
     formed: torch.Tensor | None = None  # losses of its outputs then, as they were formed
+    set_aside: list = field(default_factory=list)  # attributes of the model that follow from examples, set by other forwards (checks/set_aside.py)
+    told: bool = True  # outputs moved with their own units' inputs, so that what moves with others' would show
     padding_was_compared: set[int] = field(default_factory=set)  # axes by is_padded(), which may find no output to compare
     pooled: bool = True  # no output has places of the batch's axes: found by is_padded()
     padded_outputs: dict[int, list[Any]] = field(default_factory=dict)  # that have places: found by is_padded()

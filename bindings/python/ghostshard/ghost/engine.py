@@ -206,7 +206,7 @@ class GhostEngine:
         try:
             axes = {axis.place for each in forwards for axis in each.padding}
             before, self._doubts = self._doubts, doubts()
-            opened = self.provenance.opened() | self.weights.buffers.moved_anew() | (self._doubts > before)
+            opened = self.provenance.opened() | self.weights.buffers.moved_anew() | self._patches.aside.take_news() | (self._doubts > before)
             # Due until a check has passed: the signs show once, and an error may come between.
             self._look_is_due = (bool(forwards) and (self.sessions.look_is_new(loss_per_unit, forwards, axes) or opened)) or self._look_is_due
             news = _OWN_LOSS * self._patches.own_loss.pending + _LOOKS * self._look_is_due

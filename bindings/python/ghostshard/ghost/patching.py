@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,28 +15,31 @@ from .. import _native
 from . import batch, packing
 from .adapters import adapters_are_off
 from .checks.as_recorded import Ran
+from .checks.by_gradients import NEARER
 from .checks.guard import Guard, warn_of_uncovered
 from .checks.left_beside import leave_own_losses_beside
 from .checks.padded_gradients import mark_nodes
 from .checks.padding import padding_of
 from .checks.parameters import refuse_complex
+from .checks.set_aside import SetAside
 from .checks.state import marks_of
+from .checks.values import Repeat
 from .handed_in import HandedIn
 from .layout import Layout, original_class, own_parameters
 from .loss import PrivateLoss
 from .nobody import joined
 from .own_loss import OwnLoss
 from .patched_forward import PatchedForward
-from .provenance.opened import contents
+from .provenance import Drawn
 from .recording import RecordingEngine
 from .rules import WITH_CHILDREN, beside_children, instantiable, look_up_tables, of_one_kind, per_example, refuse_computed_weights, rule_for, scaled_rule, sharded_apart, taken_whole  # fmt: skip
 from .settled import as_output
 from .spec_augment import masking, refuse_masks, refuse_noise
 from .tensor_trees import mapped, tensors_in
+from .tokens import in_graph
 from .transformers_losses import logits_of
 from .uncompiled import Held
 
-_TOKEN = "ghostshard: forward"
 _LOOKED_ON = 3  # forwards: a model that keeps something does so from the first on
 _DIVISOR = ("num_items_in_batch",)  # of Transformers' own losses, in whose place ours are formed
 
@@ -54,18 +57,6 @@ def _idle_patches() -> PatchedModel:
 def _has_forward_of_its_own(module: nn.Module) -> bool:
     forward = vars(module).get("forward")
     return forward is not None and getattr(forward, "__func__", None) is not original_class(module).forward
-
-
-class _Token:
-    """It can be referred to weakly."""
-
-
-def _in_graph(output: Any, token: _Token) -> weakref.ref[_Token]:
-    """The token lives as long as the graph of some tensor of the output."""
-    for value in contents(output):
-        if value.grad_fn is not None:
-            value.grad_fn.metadata[_TOKEN] = token
-    return weakref.ref(token)
 
 
 class PatchedModel:
@@ -91,6 +82,7 @@ class PatchedModel:
         self._uncompiled = Held()  # within a forward, of which compiled parts run as they were written
         self._traced = 0  # the number of its operations' trace, if a forward is under way
         self._looked_on, self._marks = 0, None  # recorded forwards whose attributes were compared, and what they were before the one at hand
+        self.aside = SetAside(model)
         self._handles: list = []
         self._patched: list[nn.Module] = []
         self._replaced: list[tuple[nn.Module, str]] = []  # methods of instances
@@ -199,6 +191,13 @@ class PatchedModel:
         with self._repeats():
             return self._model(*args, **kwargs)
 
+    def _with_others(self, given: Any) -> Any:
+        """The forward with other inputs, in the place of all."""
+        given = given if given.examples is not None else replace(given, examples=batch.first_tensor(given.args, given.kwargs))
+        everybody = torch.ones(given.units, dtype=torch.bool)
+        args, kwargs = Repeat(self._model, self.again, lambda: None, given, self._engine.ranks.device).exchanged(everybody, mirrored=NEARER)
+        return self.again(*args, **kwargs)
+
     def __reduce__(self) -> tuple:
         return _idle_patches, ()
 
@@ -252,7 +251,7 @@ class PatchedModel:
         self._given.finding = self._engine.provenance.latest
         if (attribution := self._engine.sessions.attribution) is not None:
             attribution.look_at_forward(self._model, self._given, output)
-        self._given.token = _in_graph(output, self._given.token() or _Token())
+        self._given.token = in_graph(output, self._given.token())
 
     def _give_back_output(self, output: Any, loss_of: torch.Tensor | None = None) -> Any:
         """loss_of: the one among them that a loss was formed of already."""
@@ -275,7 +274,7 @@ class PatchedModel:
             self._divided = given_by_a_trainer is not kwargs
             refuse_masks(self._masking)
             refuse_noise(self._transformer)
-        keywords = packing.keywords_of(module, kwargs)
+        keywords, private = packing.keywords_of(module, kwargs), any(isinstance(each, Drawn) for each in tensors_in((args, kwargs)))
         if engine is not None:
             args, kwargs = self._read(args, kwargs, keywords.says, torch.compiler.is_compiling())
         given = self._given = batch.read(
@@ -288,11 +287,14 @@ class PatchedModel:
                 engine.sessions.alike.forward(engine.ranks.device)
                 given.padding, given.listed, given.buffers = self._padding, engine.provenance.listed, engine.weights.buffers.before
                 given.own, given.divided, given.known_lengths = engine.provenance.own, self._divided, engine.provenance.lengths
+                given.set_aside = self.aside.followed
                 looks_on = self._looked_on < _LOOKED_ON and not self._keeps and not torch.compiler.is_compiling()
                 self._marks = marks_of(self._model) if looks_on else None
                 given.hand_in()
                 engine.provenance.hand_in(given.own)
                 self.own_loss.begin(given)
+            if not torch.compiler.is_compiling() and (self._marks is not None or (not engine.recording and private)):
+                self.aside.begin_forward()
             engine.begin_forward(given)
             if engine.recording:
                 given.ran = Ran.begun(engine.ranks.device)
@@ -312,6 +314,7 @@ class PatchedModel:
             engine.end_forward()
             if not torch.compiler.is_compiling():
                 engine.run.thread.end_forward()
+                self.aside.end_forward(lambda: self._with_others(given), engine.ranks.device)
         if output is None:
             return None
         output = given.output_of_units(output)

@@ -44,6 +44,7 @@ from .values import APART, CARRIED, GRADED, KEPT, MIXED, OTHERWISE, PADDED, UNKN
 _PADDED_AGAIN = 20  # one in so many batches whose padding is known
 _MOST_EARLIER = 3  # forwards of a microbatch that are looked at beside its last
 _MOST_FUNCTIONS = 8
+_UNTOLD = 20
 _CANCELLED = 1e-9  # of the squared gradients of a unit
 
 
@@ -74,7 +75,7 @@ class AttributionCheck:
         self._padded: set[tuple] = set()  # those with which padding was looked at, on this rank, and along which axis
         self._functions: set[frozenset[str]] = set()  # between outputs and losses, when it was checked
         self._coins: random.Random | None = None  # the same on all ranks; from the first check on
-        self._ones = Ones()
+        self._ones, self._untold = Ones(), 0  # _untold: checks in which no output moved at all
 
     def is_new(self, losses: torch.Tensor, forwards: Sequence[Inputs]) -> bool:
         """Whether the model was as at no check (hooks, code, settings, functions that its code names, operations that a forward ran), or a criterion is set
@@ -161,6 +162,9 @@ class AttributionCheck:
         self._refuse(reached, bool(scaled), output, loss, "".join([why for each in looked_at for why in each.refusals][:1]))
         if watch:
             self._look_at_places(session, losses, padded)
+        if not undecided and not self._highest([not looked_at or any(each.inputs.told for each in looked_at)])[0]:
+            self._untold += 1
+            undecided = self._untold < _UNTOLD
         if not undecided:
             self._settled.add(bool(any_packed))
             self._seen.checked([each.inputs for each in looked_at], calls, of_model=repeat is not None)

@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import nn
 
+MODELS_OWN = (RuntimeError, ValueError, LookupError, TypeError, AssertionError, ArithmeticError)  # errors of a model that takes no such inputs
+
 
 class Coins:
     """The states at construction of Python's, NumPy's and torch's generators (the host's and the device's own)."""
@@ -103,6 +105,13 @@ def marks_of(owner: Any, *, buffers: bool = False) -> list[tuple]:
     return held + [(name, _mark(value)) for name, value in owner.named_buffers()] if module and buffers else held
 
 
+def marks_by_name(model: nn.Module) -> dict[tuple[nn.Module, str], Any]:
+    """The same of each attribute of a model's modules, by the module and its name."""
+    return {
+        (each, name): _mark(value) for each in model.modules() for name, value in vars(each).items() if name not in _OF_TORCH and type(value) not in _COUNTERS
+    }
+
+
 def _mark(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         with torch._C.DisableTorchFunctionSubclass():  # rows of a batch would be read
@@ -173,4 +182,4 @@ def _close(one: torch.Tensor, two: torch.Tensor) -> bool:
     return torch.allclose(one, two, rtol=1e-4, atol=1e-6, equal_nan=True) if floating else torch.equal(one, two)
 
 
-__all__ = ["Attributes", "Coins", "State", "alike", "marks_of"]
+__all__ = ["MODELS_OWN", "Attributes", "Coins", "State", "alike", "marks_by_name", "marks_of"]

@@ -28,10 +28,10 @@ from .counted import counts
 from .differences import Rows, as_fractions, differ, narrowed, nearest, rows_of
 from .in_step import InStep
 from .padding import is_padded
-from .state import Attributes, State, alike
+from .set_aside import with_others
+from .state import MODELS_OWN, Attributes, State, alike
 
 APART, KEPT, CARRIED, PADDED, MIXED, GRADED, UNKNOWN, OTHERWISE = range(8)  # what is found of a model or a criterion; the later ones are worse
-MODELS_OWN = (RuntimeError, ValueError, LookupError, TypeError, AssertionError, ArithmeticError)
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,8 @@ class Repeat:
                     carried = highest([bool(self.tried(lambda: keeping._carries(chosen, (state, kept)), 4))])[0]
                 if mixed or (not packed and highest([counts(self, len(self._of_rows(chosen)), (state, kept), highest)])[0]):
                     return MIXED
+                if highest([bool(self.inputs.set_aside)])[0] and highest([bool(self.tried(lambda: self._follows_what_was_set((state, kept)), 2))])[0]:
+                    return CARRIED
                 if self._looks_up_rows(chosen, (state, kept), highest):
                     return MIXED
                 if highest([not self.communicates and bool(mixes_gradients(self, chosen, (state, kept)))])[0]:
@@ -149,8 +151,21 @@ class Repeat:
             if moved is not nobody:
                 following.append(self._of_all(nobody, state))
         as_given, chosen_moved, others_moved = outputs
+        if self.communicates:  # others are looked at behind a head of zeros, too (by_gradients.py)
+            self.inputs.told = not as_given or differ(as_given, chosen_moved, self._of_rows(chosen)) or differ(as_given, others_moved, ~self._of_rows(chosen))
         mixed = differ(as_given, chosen_moved, ~self._of_rows(chosen)) or differ(as_given, others_moved, self._of_rows(chosen))
         return wrote or any(not alike(one, held[0]) for one in held[1:]), mixed, differ(*following, self._of_rows(torch.ones_like(chosen)))
+
+    def _follows_what_was_set(self, before: tuple[State, Attributes]) -> bool:
+        """Whether outputs follow from what other forwards set, of examples (set_aside.py)."""
+        outputs = []
+        for others in ([], self.inputs.set_aside):
+            for each in before:
+                each.again()
+            with with_others(others):
+                rows = self.inputs.units if self.inputs.packing is None else self.inputs.packing.rows
+                outputs.append(self.rows_of_output(self.once(*self.inputs.args, **self.inputs.kwargs), rows))
+        return differ(*outputs, torch.ones(rows, dtype=torch.bool))
 
     def _carries(self, chosen: torch.Tensor, before: tuple[State, Attributes]) -> bool:
         """Whether the outputs of a forward are the same again after the same forward before it, so that a difference is of its inputs."""
