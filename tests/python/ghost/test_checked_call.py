@@ -82,6 +82,17 @@ def test_arguments_of_another_kind(name):
             begin(**{name: other[name]})
 
 
+def test_an_optimizer_that_is_none_inside():
+    """As Lookahead of several libraries."""
+
+    class Around(torch.optim.Optimizer):
+        def __init__(self, optimizer):
+            self.optimizer, self.param_groups, self.state = optimizer, optimizer.param_groups, optimizer.state
+
+    with pytest.raises(TypeError, match="Around has never called Optimizer.__init__.*Give make_private\\(\\) the one that it wraps"):
+        begin(optimizer=Around(torch.optim.SGD(nn.Linear(6, 3).parameters(), lr=0.1)))
+
+
 @pytest.mark.parametrize("mode", ["ghost_tp", "Ghost", "flat", None])
 def test_a_mode_that_there_is_not(mode):
     with pytest.raises(ValueError, match="grad_sample_mode must be one of 'ghost', 'ghost_fsdp', or of Opacus' own 'hooks'.*got"):

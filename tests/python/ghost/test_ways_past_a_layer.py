@@ -180,3 +180,14 @@ def test_outputs_are_laid_out_as_the_layers_own(build):
     model, batch = build(), pictures()
     expected = oracle.clipped_sum(copy.deepcopy(model), class_loss, [batch], 0.5)
     assert oracle.worst_difference(Private(model, 0.5).step(class_loss, [batch]), expected) < SUM_TOLERANCE
+
+
+def test_an_evaluation_may_compute_with_other_weights():
+    """An average of the weights, by torch.func.functional_call."""
+    private = Private(model_of(nn.GroupNorm(2, 6)), 0.5)
+    private.step(class_loss, [BATCH])
+    twice = {name: 2 * value.detach() for name, value in private.model.named_parameters()}
+    expected = copy.deepcopy(private.model)
+    expected.load_state_dict(twice)
+    with torch.no_grad():
+        assert torch.allclose(torch.func.functional_call(private.model, twice, (BATCH[0],)), expected(BATCH[0]))
