@@ -1,5 +1,6 @@
 #include "dp/recording/operations.h"
 
+#include <ATen/core/function_schema.h>
 #include <ATen/record_function.h>
 
 #include <algorithm>

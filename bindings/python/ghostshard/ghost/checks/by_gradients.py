@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from .differences import Rows, differ
+from ..provenance.opened import contents
+from .differences import Rows, differ, dim_of_rows
 
 NEARER, FARTHER = 0.7, 1.3  # than before: values that are mirrored about the middle of all
 _OF_EACH = 2  # units of either half: a graph of the whole batch's would need as much memory as training does
@@ -43,10 +44,11 @@ def mixes_gradients(repeat: Any, chosen: torch.Tensor, before: Sequence[Any]) ->
 
 
 class Computed:
-    """rows: those of outputs, or of losses. given: those among them whose each row is certainly a unit's, in their graph. chosen: bool [units]."""
+    """rows: those of outputs, or of losses. given: outputs in their graph, with the units first. chosen: bool [units]."""
 
     def __init__(self, rows: list[Rows], given: list[torch.Tensor], chosen: torch.Tensor, leaves: Sequence[torch.Tensor]):
         self.rows = rows
+        given = [each for each in given if each.requires_grad]
         self._extents = [each.shape[1:] for each in given]
         self.gradients = tuple(_gradients(given, units, leaves) for units in (~chosen, chosen))
 
@@ -85,20 +87,22 @@ def _of_some(repeat: Any, before: Sequence[Any], moved: torch.Tensor, some: torc
     args, kwargs = repeat.exchanged(moved, mirrored=mirrored, of=some)
     by_counts = {id(each.weight) for each in repeat.model.modules() if getattr(each, "scale_grad_by_freq", False)}  # within an example, by their rule
     parameters = [each for each in repeat.model.parameters() if each.requires_grad and id(each) not in by_counts]
-    with torch.enable_grad():
-        rows = repeat.rows_of_output(repeat.once(*args, **kwargs), len(some))
-        detached = [(last, *(each.detach() for each in ways)) for last, *ways in rows]
-        return Computed(detached, [ways[0] for _, *ways in rows if len(ways) == 1], mine, parameters)
+    output = repeat.once(*args, **kwargs)
+    with torch.enable_grad():  # of those whose rows are certain
+        outputs = [(each, dim_of_rows(each, repeat.inputs.dim, len(some))) for each in contents(output) if each.is_floating_point()]
+        given = [each.movedim(dim, 0) for each, dim in outputs if dim is not None]
+    return Computed(repeat.rows_of_output(output, len(some)), given, mine, parameters)
 
 
 def _gradients(outputs: list[torch.Tensor], units: torch.Tensor, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
     """Of a fixed product of these units' outputs."""
     chances = torch.Generator().manual_seed(0)
-    own = [each[units.to(each.device)] for each in outputs if each.requires_grad]
-    if not own or not leaves:
+    if not outputs or not leaves:
         return []
-    fixed = [torch.randn(each.shape, generator=chances).to(each) for each in own]
-    return list(torch.autograd.grad(own, leaves, fixed, allow_unused=True, retain_graph=True))
+    fixed = [torch.zeros_like(each) for each in outputs]  # logits are large: no more than a backward of these units needs
+    for each in fixed:
+        each[units.to(each.device)] = torch.randn(int(units.sum()), *each.shape[1:], generator=chances).to(each)
+    return list(torch.autograd.grad(outputs, leaves, fixed, allow_unused=True, retain_graph=True))
 
 
 def _others(one: list, two: list) -> bool:
