@@ -88,10 +88,32 @@ class Takes(nn.Module):
         return self.out(self.take(self.layer(self.below(x))))
 
 
+@dataclasses.dataclass(frozen=True)
+class Both:
+    """What a layer gives beside its output, of which nobody trains on a part."""
+
+    hidden: torch.Tensor
+    maps: list
+    name: str = "both"
+
+
+DATACLASSES = {
+    "a dataclass": (Output, lambda y: y.hidden), "in a list": (lambda y: [1, Output(y)], lambda y: y[1].hidden),
+    "one beside": (lambda y: (y, Both(y * 2, [y.detach(), None])), lambda y: y[0]), "of several": (lambda y: Both(y * 2, [y, None]), lambda y: y.hidden + y.maps[0]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("give, take", DATACLASSES.values(), ids=DATACLASSES)
+def test_outputs_in_dataclasses_are_exact(give, take):
+    model = Takes(give, take)
+    expected = oracle.clipped_sum(copy.deepcopy(model), class_loss, [BATCH], 0.5)
+    assert oracle.worst_difference(Private(model, 0.5).step(class_loss, [BATCH]), expected) < SUM_TOLERANCE
+
+
 OBJECTS = {
-    "a dataclass": (Output, lambda y: y.hidden), "a distribution": (lambda y: torch.distributions.Normal(y, 1.0), lambda y: y.mean),
+    "a distribution": (lambda y: torch.distributions.Normal(y, 1.0), lambda y: y.mean),
     "a deque": (lambda y: collections.deque([y]), lambda y: y[0]), "an iterator": (lambda y: iter([y]), next),
-    "in a list": (lambda y: [1, Output(y)], lambda y: y[1].hidden),
+    "in a list": (lambda y: [1, types.SimpleNamespace(hidden=y)], lambda y: y[1].hidden),
 }  # fmt: skip
 
 

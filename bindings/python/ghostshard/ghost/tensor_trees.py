@@ -1,8 +1,9 @@
-"""Tensors in a model's arguments and outputs: nested tuples, lists and dicts of them."""
+"""Tensors in a model's arguments and outputs: nested tuples, lists, dicts and dataclasses of them."""
 
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -40,7 +41,23 @@ def mapped(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
         return type(value)(*(mapped(function, each) for each in value))
     if isinstance(value, (list, tuple)):
         return type(value)(mapped(function, each) for each in value)
-    return value
+    return _with_fields(value, {name: mapped(function, each) for name, each in _fields_of(value)})
+
+
+def _fields_of(value: Any) -> list[tuple[str, Any]]:
+    """Of an object of a dataclass, as layers give beside their outputs; none of any other."""
+    fields = dataclasses.fields(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else ()
+    return [(each.name, getattr(value, each.name)) for each in fields if hasattr(value, each.name)]
+
+
+def _with_fields(value: Any, fields: dict[str, Any]) -> Any:
+    """The object itself if it has these."""
+    if all(each is getattr(value, name) for name, each in fields.items()):
+        return value
+    changed = copy.copy(value)
+    for name, each in fields.items():
+        object.__setattr__(changed, name, each)  # it may be frozen
+    return changed
 
 
 def filled(value: Any, whole: int = 1) -> Any:
@@ -90,4 +107,5 @@ def constants_in(value: Any) -> list[Any]:
         return []
     if isinstance(value, (dict, list, tuple)):
         return [each for one in (value.values() if isinstance(value, dict) else value) for each in constants_in(one)]
-    return [value]
+    fields = _fields_of(value)
+    return [each for _, one in fields for each in constants_in(one)] if fields else [value]

@@ -18,8 +18,10 @@ from torch import nn
 
 from ..provenance.opened import contents
 from .differences import Rows, differ, dim_of_rows
+from .padding import toss
 
 NEARER, FARTHER = 0.7, 1.3  # than before: values that are mirrored about the middle of all
+_COINS = 32
 _OF_EACH = 2  # units of either half: a graph of the whole batch's would need as much memory as training does
 _NOTHING = 1e-3  # the largest element of a parameter that hides what is behind it
 _AMOUNT = 0.1  # of what stands in its place
@@ -39,7 +41,7 @@ def mixes_gradients(repeat: Any, chosen: torch.Tensor, before: Sequence[Any]) ->
         for mirrored in (FARTHER, NEARER, 0.0):
             found = repeat.tried(lambda mirrored=mirrored: is_moved(lambda moved: compute(moved, some, mine, mirrored=mirrored), chosen, mine), 6)
             if found is not None:
-                return found or bool(repeat.tried(lambda: is_counted(lambda units: compute(nobody, some[units], mine[units]), ~mine), 3))
+                return found or bool(repeat.tried(lambda: is_counted(lambda units, coins: compute(nobody, some[units], mine[units], coins=coins), ~mine), 3))
     return None
 
 
@@ -72,18 +74,24 @@ def is_moved(compute: Callable[[torch.Tensor], Computed], chosen: torch.Tensor, 
     return not any(as_given.is_other(each, units, which) for each in again for which, units in enumerate((~mine, mine)))
 
 
-def is_counted(compute: Callable[[torch.Tensor], Computed], others: torch.Tensor) -> bool:
-    """Whether gradients of the units that are not chosen are others if they alone are there, where their rows are not (values.py looks at these). compute(units), of bool."""
-    everybody, alone = compute(torch.ones_like(others)), compute(others)
+def is_counted(compute: Callable[[torch.Tensor, int], Computed], others: torch.Tensor) -> bool:
+    """Whether gradients of the units that are not chosen are others if they alone are there, where their rows are not (values.py looks at these). compute(units, coins), of bool; 0: the
+    coins that there were."""
+    everybody, alone = compute(torch.ones_like(others), 0), compute(others, 0)
     kept = [(last, *(rows[others.to(rows.device)] for rows in ways)) for last, *ways in everybody.rows]
     if len(kept) != len(alone.rows) or differ(kept, alone.rows, torch.ones(int(others.sum()), dtype=torch.bool)):
         return False
-    return everybody.has_other_gradients(alone, 0)
+    if not everybody.has_other_gradients(alone, 0):
+        return False
+    # If other coins give other gradients (a label in ten that is left out), these tell nothing: those of fewer units fall otherwise.
+    return not any(everybody.is_other(compute(torch.ones_like(others), coins), others, 0) for coins in range(1, _COINS))
 
 
-def _of_some(repeat: Any, before: Sequence[Any], moved: torch.Tensor, some: torch.Tensor, mine: torch.Tensor, *, mirrored: float = 0.0) -> Computed:
+def _of_some(repeat: Any, before: Sequence[Any], moved: torch.Tensor, some: torch.Tensor, mine: torch.Tensor, *, mirrored: float = 0.0, coins: int = 0) -> Computed:
     for each in before:
         each.again()
+    if coins:
+        toss(coins)
     args, kwargs = repeat.exchanged(moved, mirrored=mirrored, of=some)
     by_counts = {id(each.weight) for each in repeat.model.modules() if getattr(each, "scale_grad_by_freq", False)}  # within an example, by their rule
     parameters = [each for each in repeat.model.parameters() if each.requires_grad and id(each) not in by_counts]

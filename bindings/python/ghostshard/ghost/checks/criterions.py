@@ -106,16 +106,18 @@ class Call:
         leaves = [each for each, derived in zip(tensors_in((self._args, self._kwargs)), self._derived) if derived and each.is_floating_point()]
         by_rows = len(of_rows) == len(of_losses)
 
-        def compute(given: Callable[[], tuple[tuple, dict]], units: torch.Tensor) -> Computed:
+        def compute(given: Callable[[], tuple[tuple, dict]], units: torch.Tensor, coins: int = 0) -> Computed:
             for each in states:
                 each.again()
+            if coins:
+                toss(coins)
             with torch.enable_grad():
                 args, kwargs = mapped(lambda value: value.clone() if value.requires_grad and value.is_leaf else value, given())
                 losses = self._of_each(self._unreduced(*args, **kwargs), len(units), len(units))
             return Computed([(0, losses.detach())], [losses], units, leaves)
 
-        def of_some(units: torch.Tensor) -> Computed:
-            return compute(lambda: self._taken(units.nonzero().flatten(), len(units)), of_losses[units])
+        def of_some(units: torch.Tensor, coins: int) -> Computed:
+            return compute(lambda: self._taken(units.nonzero().flatten(), len(units)), of_losses[units], coins)
 
         if bool(of_rows.all()) or not bool(of_rows.any()):
             return False
