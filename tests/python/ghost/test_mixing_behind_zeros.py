@@ -343,6 +343,33 @@ def test_what_it_sets_of_none_may(gradients):
     twice(Run(model=Centred(lambda h: torch.full((6,), 0.5))), gradients=gradients, raises=False)
 
 
+class Heads(nn.Module):
+    """A list that modules share: one puts its output there, the model takes it from there, in the same forward."""
+
+    def __init__(self):
+        super().__init__()
+        self.heads = [torch.zeros(1, 6)]
+        self.first, self.last = Puts(self.heads), nn.Linear(6, 3)
+
+    def forward(self, x):
+        self.first(x)
+        return self.last(self.heads[0])
+
+
+class Puts(nn.Module):
+    def __init__(self, heads):
+        super().__init__()
+        self.heads, self.layer = heads, nn.Linear(6, 6)
+
+    def forward(self, x):
+        self.heads[0] = torch.tanh(self.layer(x))
+
+
+def test_a_list_that_modules_share_within_a_forward_is_none():
+    torch.manual_seed(0)
+    trains(Heads(), steps=3)
+
+
 # Coins ------------------------------------------------------------------------------------------------------------------
 
 

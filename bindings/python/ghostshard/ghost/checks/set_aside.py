@@ -6,6 +6,8 @@ did it is made once more with other inputs. And a forward that is checked may no
 
 from __future__ import annotations
 
+import functools
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -65,15 +67,30 @@ class SetAside:
 
 @contextmanager
 def with_others(followed: list[tuple[nn.Module, str]]) -> Iterator[None]:
-    """These attributes have other values."""
-    before = [(vars(module), name, vars(module)[name]) for module, name in followed if name in vars(module)]
-    for of, name, value in before:
-        of[name] = 1.5 * value + 0.1 if type(value) is float else mapped(lambda each: each.detach() * 1.5 + 0.1 if each.is_floating_point() else each, value)
+    """These attributes have other values; within the same lists, which other modules may hold, too."""
+    restores = []
+    for module, name in followed:
+        of = vars(module)
+        if name in of:
+            restores.append(_changed(of, name))
     try:
         yield
     finally:
-        for of, name, value in before:
-            of[name] = value
+        for restore in reversed(restores):
+            restore()
+
+
+def _changed(of: Any, key: Any) -> Callable[[], None]:
+    """Other values in the place of what stands there; what puts it back."""
+    value = of[key]
+    if isinstance(value, (list, dict, deque)):
+        inside = [_changed(value, each) for each in (list(value) if isinstance(value, dict) else range(len(value)))]
+        return lambda: [restore() for restore in reversed(inside)] and None
+    if type(value) is float:
+        of[key] = 1.5 * value + 0.1
+    elif isinstance(value, (torch.Tensor, tuple)):
+        of[key] = mapped(lambda each: each.detach() * 1.5 + 0.1 if each.is_floating_point() else each, value)
+    return functools.partial(of.__setitem__, key, value)
 
 
 def _numbers(key: tuple[nn.Module, str]) -> list[torch.Tensor] | None:
