@@ -127,10 +127,6 @@ def _check_kinds(module: Any, optimizer: Any, data_loader: Any, criterion: Any) 
         )
     if not hasattr(optimizer, "param_groups"):
         raise TypeError(f"optimizer must be a torch.optim.Optimizer, got {_shown(optimizer)}")
-    if not hasattr(getattr(optimizer, "original_optimizer", optimizer), "_optimizer_state_dict_pre_hooks"):
-        raise TypeError(
-            f"optimizer must be a whole torch.optim.Optimizer: {type(optimizer).__name__} has never called Optimizer.__init__, as some that wrap another (Lookahead). Give make_private() the one that it wraps"
-        )
     _check_loader(data_loader)
     if isinstance(criterion, type):
         raise TypeError(f"criterion must be made first: {criterion.__name__}(), got the class {criterion.__name__}")

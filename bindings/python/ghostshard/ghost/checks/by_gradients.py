@@ -96,8 +96,9 @@ def _of_some(repeat: Any, before: Sequence[Any], moved: torch.Tensor, some: torc
     by_counts = {id(each.weight) for each in repeat.model.modules() if getattr(each, "scale_grad_by_freq", False)}  # within an example, by their rule
     parameters = [each for each in repeat.model.parameters() if each.requires_grad and id(each) not in by_counts]
     output = repeat.once(*args, **kwargs)
-    with torch.enable_grad():  # of those whose rows are certain
-        outputs = [(each, dim_of_rows(each, repeat.inputs.dim, len(some))) for each in contents(output) if each.is_floating_point()]
+    certain = lambda each: each.dim() < 3 or each.shape[:2].count(len(some)) == 1  # a recurrent state of as many layers as units may be either
+    with torch.enable_grad():
+        outputs = [(each, dim_of_rows(each, repeat.inputs.dim, len(some))) for each in contents(output) if each.is_floating_point() and certain(each)]
         given = [each.movedim(dim, 0) for each, dim in outputs if dim is not None]
     return Computed(repeat.rows_of_output(output, len(some)), given, mine, parameters)
 

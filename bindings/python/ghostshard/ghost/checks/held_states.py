@@ -26,6 +26,15 @@ _REFUSAL = (
 )
 
 
+def refuse_wrapper(optimizer: Optimizer) -> None:
+    """TypeError for one that has no hooks."""
+    if not all(hasattr(optimizer, hooks) for hooks in ("_optimizer_step_pre_hooks", "_optimizer_state_dict_pre_hooks")):
+        raise TypeError(
+            f"the optimizer must be one of torch's, or a subclass that calls its constructor, got {type(optimizer).__name__}: make_private() comes before "
+            "accelerator.prepare() and other wrappers (Lookahead)"
+        )
+
+
 class HeldStates:
     """Of one optimizer at a time."""
 
@@ -42,6 +51,7 @@ class HeldStates:
             return
         if self._hook is not None:
             self._hook.remove()
+        refuse_wrapper(optimizer)
         me = weakref.ref(self)
 
         def saved(stepping: Optimizer, *_: Any) -> None:
@@ -111,4 +121,4 @@ def _tensors_in(value: Any, path: tuple) -> Iterator[tuple[tuple, torch.Tensor]]
             yield from _tensors_in(each, (*path, number))
 
 
-__all__ = ["HeldStates"]
+__all__ = ["HeldStates", "refuse_wrapper"]

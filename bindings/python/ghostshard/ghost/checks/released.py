@@ -24,6 +24,7 @@ from ..layout import Layout
 from ..own_part import own_part
 from ..provenance import Drawn
 from .held_settings import GRADIENTS, LEFT_OUT
+from .held_states import refuse_wrapper
 from .held_weights import HeldWeights
 
 _WAY_OUT = (
@@ -95,11 +96,7 @@ class Released:
 
     def _watch(self, optimizer: Optimizer) -> None:
         """The check is the last of the hooks, of the optimizer that steps now. TypeError for a wrapper that has none."""
-        if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
-            raise TypeError(
-                f"the optimizer must be one of torch's, or a subclass that calls its constructor, got {type(optimizer).__name__}: make_private() comes before "
-                "accelerator.prepare() and other wrappers"
-            )
+        refuse_wrapper(optimizer)
         if self._handle is not None:
             self._handle.remove()
             self._end_handle.remove()
