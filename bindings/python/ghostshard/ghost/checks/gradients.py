@@ -9,7 +9,7 @@ unit must be as large as they were among half of the others. (A gradient that is
 
 Gradients that are not a number decide nothing, since a unit that is not finite makes them out of zeros (0·inf): the
 check is then made again at the next microbatch. Effects of another unit's *values* without a gradient between them (frozen
-layers that mix, detached statistics) are looked for in forward, with other inputs (values.py), and in the criterion (criterions.py).
+layers that mix, detached statistics) are looked for in forward, with other inputs (values.py, and by_gradients.py where outputs do not show them), and in the criterion (criterions.py).
 
 A session checks once for packed batches and once for others, because each may go another way through the model. On several
 ranks all check at the same microbatch, even those with no units or one, because backward communicates; and all learn of one
@@ -60,7 +60,7 @@ class AttributionCheck:
     """The check of one session. control: the group of all ranks; None for one rank alone. names: of parameters, by number.
 
     A path through the model may open later (a warm-up, a length, an expert), so the check is made again at random later
-    microbatches: one in 600, at the price of three backwards and seven to eleven forwards (one of half of the batch), so below 1 % of the time.
+    microbatches: one in 600, at the price of three backwards and seven to eleven forwards (one of half of the batch), and of some of four examples, so below 1 % of the time.
     """
 
     again = 1 / 600
