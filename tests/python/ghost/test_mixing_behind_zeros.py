@@ -389,3 +389,29 @@ def test_coins_for_each_example_are_its_own():
     for seed in range(8):
         torch.manual_seed(seed)
         trains(LeavesOut())
+
+
+# Batches of one ----------------------------------------------------------------------------------------------------------
+
+
+class Remembers(nn.Module):
+    """Takes the mean of what it saw off, once it saw so many."""
+
+    def __init__(self, full):
+        super().__init__()
+        self.first, self.head, self.full, self.seen = nn.Linear(6, 6), nn.Linear(6, 3), full, []
+
+    def forward(self, x):
+        h = self.first(x)
+        out = h - torch.stack(self.seen[-20:]).mean(0) if len(self.seen) >= self.full else h
+        if self.training:
+            self.seen.extend(h.detach().unbind(0))
+        return self.head(out)
+
+
+def test_a_memory_that_is_used_later_is_seen_in_batches_of_one():
+    torch.manual_seed(0)
+    run = Run(model=Remembers(12), draws=(1,) * 30)
+    with pytest.raises(RuntimeError, match="the model keeps what follows from examples"):
+        for x, y in run.loader:
+            run.step(x, y)

@@ -115,3 +115,13 @@ def test_a_public_number_that_stays_is_no_second_hit():
     assert not schedule.refuses(public)
     reads.note(0.123456789)
     assert schedule.refuses(public)
+
+
+def test_a_mean_of_examples_is_one_of_reads():
+    """As Lightning and skorch average a pass: each batch's loss by how many examples it has."""
+    reads, generator = Reads(), np.random.default_rng(3)
+    sizes, losses = generator.integers(5, 12, 20).tolist(), generator.random(20).tolist()
+    for loss, size in zip(losses, sizes):
+        reads.note(loss, size)
+    assert Summaries(reads).refuses(float(np.average(losses[-7:], weights=sizes[-7:])))
+    assert not Summaries(reads).refuses(float(np.average(losses[-7:], weights=sizes[:7])))
