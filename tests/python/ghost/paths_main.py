@@ -24,7 +24,7 @@ from ghostshard import FSDP2Wrapper, PrivacyEngine
 from ghostshard.ghost.checks.gradients import AttributionCheck
 
 STEPS, FIRST = 6, 3  # FIRST: the step before which something is set
-event, forwards = threading.Event(), itertools.count()
+event, keeps, forwards = threading.Event(), threading.Event(), itertools.count()
 
 
 class Scaled(nn.Module):
@@ -49,6 +49,8 @@ class Model(nn.Module):
     def forward(self, x):
         next(forwards)
         h = self.scaled(self.second(self.first(x).relu()).tanh() + self.places)
+        if keeps.is_set():
+            self.kept = h.detach().mean(0)
         return self.last(h + 0.5 * h.detach().mean(0) if event.is_set() else h)
 
 
@@ -87,6 +89,7 @@ SCENARIOS = {
     "a path opens on one rank": (lambda step: put(step >= FIRST and dist.get_rank() == 1), lambda: None),
     "zeros hide that it is open": (lambda step: put(True), lambda: None),
     "zeros hide nothing": (lambda step: None, lambda: None),
+    "one rank keeps what it uses for nothing": (lambda step: keeps.set() if dist.get_rank() == 1 else None, lambda: None),
     "a path is open in forwards": (lambda step: put(True), lambda: put(False)),
     "a path is open in one rank's forwards": (lambda step: put(dist.get_rank() == 1), lambda: put(False)),
 }
@@ -108,6 +111,7 @@ def main() -> None:
     for kind in ("sharded", "by block", "replicas"):
         for name, (before, after_forward) in SCENARIOS.items():
             put(False)
+            keeps.clear()
             began, of_all = next(forwards), [None, None]
             mine = said(lambda: train(kind, before, after_forward, zeros="zeros" in name)), next(forwards) - began - 1
             dist.all_gather_object(of_all, mine)

@@ -27,3 +27,9 @@ def test_a_model_that_goes_one_way_is_looked_at_once(said, kind, name, checks):
     (one, forwards), (two, of_other) = said[f"{kind} {name}"]
     assert (one, two) == ("nothing", "nothing")
     assert STEPS < forwards == of_other < STEPS + 25 * checks
+
+
+@pytest.mark.parametrize("kind", ["sharded", "by block", "replicas"])
+def test_one_rank_may_keep_something(said, kind):
+    """Its forward is looked at beside the others' nowhere where it would gather: they would wait."""
+    assert [sentence for sentence, _ in said[f"{kind} one rank keeps what it uses for nothing"]] == ["nothing", "nothing"]

@@ -15,7 +15,7 @@ from .. import _native
 from . import batch, packing
 from .adapters import adapters_are_off
 from .checks.as_recorded import Ran
-from .checks.by_gradients import NEARER
+from .checks.by_gradients import NEARER, broadcasts_buffers
 from .checks.guard import Guard, warn_of_uncovered
 from .checks.left_beside import leave_own_losses_beside
 from .checks.padded_gradients import mark_nodes
@@ -82,7 +82,7 @@ class PatchedModel:
         self._uncompiled = Held()  # within a forward, of which compiled parts run as they were written
         self._traced = 0  # the number of its operations' trace, if a forward is under way
         self._looked_on, self._marks = 0, None  # recorded forwards whose attributes were compared, and what they were before the one at hand
-        self.aside = SetAside(model)
+        self.aside, self._alone = SetAside(model), not (fsdp or engine.ranks.model_ranks > 1 or broadcasts_buffers(model))  # a forward of this rank is no collective
         self._handles: list = []
         self._patched: list[nn.Module] = []
         self._replaced: list[tuple[nn.Module, str]] = []  # methods of instances
@@ -194,8 +194,7 @@ class PatchedModel:
     def _with_others(self, given: Any) -> Any:
         """The forward with other inputs, in the place of all."""
         given = given if given.examples is not None else replace(given, examples=batch.first_tensor(given.args, given.kwargs))
-        everybody = torch.ones(given.units, dtype=torch.bool)
-        args, kwargs = Repeat(self._model, self.again, lambda: None, given, self._engine.ranks.device).exchanged(everybody, mirrored=NEARER)
+        args, kwargs = Repeat(self._model, self.again, lambda: None, given, self._engine.ranks.device).exchanged(torch.ones(given.units, dtype=torch.bool), mirrored=NEARER)
         return self.again(*args, **kwargs)
 
     def __reduce__(self) -> tuple:
@@ -293,7 +292,7 @@ class PatchedModel:
                 given.hand_in()
                 engine.provenance.hand_in(given.own)
                 self.own_loss.begin(given)
-            if not torch.compiler.is_compiling() and (self._marks is not None or (not engine.recording and private)):
+            if self._alone and not torch.compiler.is_compiling() and (self._marks is not None or (not engine.recording and private)):
                 self.aside.begin_forward()
             engine.begin_forward(given)
             if engine.recording:
@@ -314,9 +313,10 @@ class PatchedModel:
             engine.end_forward()
             if not torch.compiler.is_compiling():
                 engine.run.thread.end_forward()
-                self.aside.end_forward(lambda: self._with_others(given), engine.ranks.device)
         if output is None:
             return None
+        if engine is not None and not torch.compiler.is_compiling():
+            self.aside.end_forward(lambda: self._with_others(given), engine.ranks.device)
         output = given.output_of_units(output)
         output = mapped(as_output, output)
         given.nobodys = joined(output) if given.of_nobody and engine is not None and engine.recording else None

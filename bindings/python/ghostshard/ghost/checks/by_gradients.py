@@ -28,12 +28,17 @@ _AMOUNT = 0.1  # of what stands in its place
 _SAME, _CANCELLED = 1e-3, 1e-5  # shares of a parameter's largest gradient, and of all parameters', that are rounding
 
 
+def broadcasts_buffers(model: nn.Module) -> bool:
+    """Each forward of replicas is a collective then, so that no rank may make one alone."""
+    return any(isinstance(each, nn.parallel.DistributedDataParallel) and each.broadcast_buffers and any(True for _ in each.buffers()) for each in model.modules())
+
+
 def mixes_gradients(repeat: Any, chosen: torch.Tensor, before: Sequence[Any]) -> bool | None:
     """Whether outputs of some units, or the gradients that these give to parameters, are others if other units have other inputs, or are not there. repeat: a Repeat (values.py) of a
-    forward that does not communicate. chosen: bool [units]. before: states to begin from. Up to nine forwards of four units at most, each with two backwards. None: it cannot be told so."""
+    forward that does not communicate: ranks do not make as many. chosen: bool [units]. before: states to begin from. Up to nine forwards of four units at most, each with two backwards. None: it cannot be told so."""
     some = torch.cat([chosen.nonzero().flatten()[:_OF_EACH], (~chosen).nonzero().flatten()[:_OF_EACH]]).sort().values
     mine = chosen[some]
-    if repeat.inputs.packing is not None or not bool(mine.any()) or bool(mine.all()):
+    if repeat.inputs.packing is not None or broadcasts_buffers(repeat.model) or not bool(mine.any()) or bool(mine.all()):
         return None
     compute = functools.partial(_of_some, replace(repeat, graded=True), before)
     nobody = torch.zeros_like(chosen)
@@ -138,4 +143,4 @@ def _nothing_is_hidden(model: nn.Module) -> Iterator[None]:
             parameter.data.copy_(before)
 
 
-__all__ = ["Computed", "is_moved", "mixes_gradients"]
+__all__ = ["Computed", "broadcasts_buffers", "is_counted", "is_moved", "mixes_gradients"]
